@@ -5,7 +5,6 @@ codes: 0 done, 1 findings (with `--fail`), 2 the user's error, 3 ours, 130 stopp
 does not need. This module runs on Python 3.7, so that training environments get clear answers.
 """
 
-import difflib
 import errno
 import glob
 import os
@@ -15,10 +14,11 @@ import signal
 import sys
 import textwrap
 import traceback
-from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
 if TYPE_CHECKING:
     from precision_tool.lib.cli.words import Word
+    from precision_tool.lib.messages import Message
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: What shells report for a program that its reader stopped listening to.
@@ -72,13 +72,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in DEPENDENCIES:
             return _internal_error(arguments)
-        return _fail(f"the Python package {error.name} is not installed", f"pip install {' '.join(DEPENDENCIES)}")
+        from precision_tool.lib.messages import text
+
+        return _fail(text("screen.cli.no_package", name=error.name), f"pip install {' '.join(DEPENDENCIES)}")
     except OSError as error:
         # What names no file is no file of ours: it is the place that standard output goes to.
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _internal_error(arguments)
         _give_up(sys.stdout)
-        return _fail(f"the output cannot be written ({error.strerror})", "free some space, or send it elsewhere")
+        from precision_tool.lib.messages import text
+
+        return _fail(text("screen.cli.no_output", reason=error.strerror), text("screen.cli.free_space"))
     except Exception as error:
         # Ctrl+C while an import makes a class is said by an error about the class.
         is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
@@ -89,12 +93,16 @@ def _stopped(is_process: bool) -> int:
     """Says so; in a process of our own one more Ctrl+C changes nothing."""
     if is_process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return _fail("stopped", code=STOPPED, label="")
+    from precision_tool.lib.messages import text
+
+    return _fail(text("screen.cli.stopped"), code=STOPPED, label="")
 
 
 def _run(arguments: List[str]) -> int:
     from precision_tool.lib.messages.errors import UsageError
+    from precision_tool.lib.messages.language import choose_language
 
+    choose_language("")
     options: Dict[str, Any] = {}
     while True:
         rest = _take_global_options(arguments, options)
@@ -105,10 +113,13 @@ def _run(arguments: List[str]) -> int:
         name, arguments = rest[0], rest[1:]
         if name == "help" and arguments and not arguments[0].startswith("-"):
             name, arguments = arguments[0], ["-h"]
-        if name == "help" or (name == "data" and arguments[:1] in (["-h"], ["--help"])):
+        if name == "help":
             print(_help())
             return DONE
         word = _word_of(name)
+        if word.name == "data" and arguments[:1] in (["-h"], ["--help"]):
+            print(f"usage: precision-tool {word.name} {word.arguments}\n\n{word.help}")
+            return DONE
         if word.name != "data":
             return _run_word(word, arguments, options)
         if not arguments or arguments[0].startswith("-"):
@@ -119,7 +130,7 @@ def _run(arguments: List[str]) -> int:
 
 def _word_of(name: str) -> "Word":
     """Return the word of this name; UsageError for one of the prompt, or one that is not there."""
-    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
+    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, close_words, find_word
     from precision_tool.lib.messages.errors import UsageError
 
     word = find_word(name)
@@ -128,8 +139,7 @@ def _word_of(name: str) -> "Word":
     if find_word(name, PROMPT_WORDS):
         raise UsageError("top.prompt_only", name=name)
     names = [text for word in WORDS for text in (word.name, *word.aliases)]
-    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
-    raise UsageError("top.unknown_command", name=repr(name), close=tuple(close))
+    raise UsageError("top.unknown_command", name=repr(name), close=close_words(name, names))
 
 
 def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> int:
@@ -160,7 +170,9 @@ def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> in
 
 def _start_prompt(options: Dict[str, Any]) -> int:
     if sys.version_info[:2] < MIN_PYTHON:
-        return _too_old("the prompt", MIN_PYTHON)
+        from precision_tool.lib.messages import Message
+
+        return _too_old(Message("screen.cli.the_prompt"), MIN_PYTHON)
     settings = _settings(options)
     if "data" in options:
         _check_data(settings, is_analysis=True)
@@ -193,15 +205,19 @@ def _settings(options: Dict[str, Any]) -> Any:
     return settings
 
 
-def _too_old(what: str, needed: Tuple[int, ...]) -> int:
+def _too_old(what: Union[str, "Message"], needed: Tuple[int, ...]) -> int:
+    from precision_tool.lib.messages import text
+
     running, needs = ".".join(map(str, sys.version_info[:3])), ".".join(map(str, needed))
-    advice = f"run it with a Python {needs}, on any machine that sees the data folder"
-    return _fail(f"{what} needs Python {needs} or newer, this is Python {running}: {advice}")
+    return _fail(text("screen.cli.too_old", what=what, needs=needs, running=running))
 
 
 def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optional[List[str]]:
     """Read options up to the command into `options`; the rest, or None when the command line is done with."""
+    from precision_tool.lib.cli.words import GLOBAL_OPTIONS
+    from precision_tool.lib.messages import LANGUAGES
     from precision_tool.lib.messages.errors import UsageError
+    from precision_tool.lib.messages.language import choose_language
     from precision_tool.lib.version import __version__
 
     rest = list(arguments)
@@ -214,7 +230,7 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         if option == "--version":
             print(f"precision-tool {__version__}")
             return None
-        if option not in ("--data", "--work", "--lang", "--log-level"):
+        if option not in GLOBAL_OPTIONS:
             raise UsageError("top.unknown_option", option=option)
         if not has_value:
             if not rest:
@@ -224,6 +240,7 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
             folders += _matching(value)
         elif option == "--lang":
             options["language"] = value
+            choose_language(value if value in LANGUAGES else "")  # for errors before the settings are read
         else:
             options[option[2:].replace("-", "_")] = value
     if folders:
@@ -270,8 +287,8 @@ def _help() -> str:
         USAGE,
         "",
         "Compares a network's run on an Ascend NPU with its benchmark and finds the",
-        "operator that computes wrong. Without a command it starts the prompt, which",
-        "knows the same commands and completes names with Tab.",
+        "faulty operator. Without a command it starts the prompt, which has the same",
+        "commands and completes names with Tab.",
     ]
     for family, words in FAMILIES.items():
         lines += ["", f"{family.lower()}:"]
@@ -325,13 +342,14 @@ def _internal_error(arguments: List[str]) -> int:
     import tempfile
 
     from precision_tool.lib.io.urls import scrubbed
+    from precision_tool.lib.messages import text
     from precision_tool.lib.version import __version__
 
     error = sys.exc_info()[1]
-    summary = scrubbed(f"internal error ({type(error).__name__}: {error})")
+    summary = scrubbed(f"{type(error).__name__}: {error}")
     if os.environ.get(DEBUG_VARIABLE) == "1":
         sys.stderr.write(scrubbed(traceback.format_exc()))
-        return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
+        return _fail(text("screen.cli.internal_error", error=summary, log=""), code=INTERNAL_ERROR)
     head = f"precision-tool {__version__}, Python {sys.version}\narguments: {arguments!r}\n\n"
     try:
         # Not in the data folder: whether that can be written may be the very thing that went wrong.
@@ -340,8 +358,8 @@ def _internal_error(arguments: List[str]) -> int:
             log.write(scrubbed(head + traceback.format_exc()))
     except OSError:
         sys.stderr.write(scrubbed(traceback.format_exc()))
-        return _fail(f"{summary}; please report it", code=INTERNAL_ERROR)
-    return _fail(f"{summary}; please report it with {path}", code=INTERNAL_ERROR)
+        return _fail(text("screen.cli.internal_error", error=summary, log=""), code=INTERNAL_ERROR)
+    return _fail(text("screen.cli.internal_error", error=summary, log=path), code=INTERNAL_ERROR)
 
 
 def _start_as_script() -> NoReturn:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from small_tree import faulty_chain, small_tree
 
 import precision_tool
+from precision_tool.lib.api import CompareOptions, Resources, Session
 from precision_tool.lib.compare.result_csv import read_result
 from precision_tool.lib.compare.scheduler import THIS_THREAD
+from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf, diagnose_leaf
+from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 
 
@@ -76,6 +81,25 @@ def test_errors_are_the_users(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (CompareOptions, {"threshold": 9}), (CompareOptions, {"threshold": "x"}), (CompareOptions, {"limit": -1}),
+        (CompareOptions, {"worst": 1.5}), (Resources, {"workers": -3}), (StudyOptions, {"threshold": float("nan")}),
+    ],
+)  # fmt: skip
+def test_options_out_of_range_are_errors(make: Callable[..., Any], values: dict[str, Any]) -> None:
+    ((name, value),) = values.items()
+    with pytest.raises(UsageError, match=f"{name}: must be .* but is {value!r}"):
+        make(**values)
+    assert CompareOptions(threshold="0.5").threshold == 0.5  # type: ignore[arg-type]  # as a setting is read
+
+
+def test_results_are_read_with_a_threshold_in_range(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="threshold: must be"):
+        Session(Settings(data=tmp_path)).results(threshold=2)
+
+
 def test_load_graph(demo: DemoTruth) -> None:
     graph = precision_tool.load_graph(str(demo.graph_path))
     assert demo.culprit in graph.graphs[0].by_name
@@ -127,6 +151,10 @@ def test_what_is_shown_of_objects_is_short(tmp_path: Path) -> None:
     assert repr(result).startswith("<CompareResult ")
     for value in (session, result, result.analysis, result.diagnosis):
         assert len(repr(value)) < 8000
+    (run,) = session.run_graphs()
+    assert repr(result.rows) == f"<Table: {len(result.rows)} rows>"
+    assert repr(run.file.graphs[0]) == f"<Graph {run.file.graphs[0].name}: {len(run.file.ops)} ops>"
+    assert repr(session.data) == f"<DataFolder {tree.root}>"
 
 
 def test_a_data_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -143,12 +143,14 @@ def test_without_a_command_it_is_the_prompt(
     [
         (["vcss"], "unknown command 'vcss'", "did you mean vcs"),
         (["vector_compar"], "unknown command 'vector_compar'", "did you mean vector_compare"),
+        (["plan"], "unknown command 'plan'", "-h lists the commands"),
+        (["AC"], "unknown command 'AC'", "did you mean ac?"),
         (["?"], "unknown command '?'", "lists the commands"),
         (["--dat", "x", "ac"], "unknown option --dat", "precision-tool -h"),
-        (["--data"], "option --data needs a folder", "--data VALUE"),
-        (["--log-level"], "option --log-level needs a level", "--log-level VALUE"),
-        (["--log-level", "loud", "ac"], "option --log-level: must be 'debug' or", "config.example.py"),
-        (["--data=", "ac"], "option --data: must be a folder", "config.example.py"),
+        (["--data"], "option --data needs a folder", "--data precision_data"),
+        (["--log-level"], "option --log-level needs a level", "--log-level info"),
+        (["--log-level", "loud", "ac"], "option --log-level: must be 'debug' or", "config/config.py explains"),
+        (["--data=", "ac"], "option --data: must be a folder", "config/config.py explains"),
         (["data"], "data: which folder?", "data DIR"),
         (["data", "-c"], "data: which folder?", "data DIR"),
     ],
@@ -160,6 +162,11 @@ def test_wrong_use_says_what_and_what_to_do(arguments: list[str], message: str, 
     assert first.startswith(f"error: {message}")
     assert second.startswith("hint: ")
     assert hint in second
+
+
+def test_the_help_of_data_is_its_own() -> None:
+    run = start("data", "-h")
+    assert (run.returncode, run.stdout.partition("\n")[0]) == (0, "usage: precision-tool data DIR [COMMAND ...]")
 
 
 @pytest.mark.parametrize("python_options", [(), ("-P",)], ids=["plain", "safe path"])
@@ -362,3 +369,16 @@ def test_an_ascii_locale_gets_ascii(tmp_path: Path, locale: dict[str, str]) -> N
         assert (run.out + run.err).isascii(), words
     assert "no\\u00e9" in run.err
     assert not tool("vcs", cwd=tmp_path, env={"LC_ALL": "C.UTF-8"}).out.isascii()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["--lang", "zh", "nosuch"], "未知的命令"), (["--lang", "zh", "--nosuch"], "未知的选项")],
+)
+def test_an_error_before_the_settings_are_read_speaks_the_language(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert main(arguments) == 2
+    assert text in capsys.readouterr().err
+    assert main(arguments[2:]) == 2
+    assert text not in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.compare.data_folder import CacheKind, DataFolder, DataNames, Place
 from precision_tool.lib.data.overview import DataOverview, overview
-from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.data.workspace import open_workspace, shown_path
 from precision_tool.lib.messages.errors import UsageError
 
@@ -157,7 +157,10 @@ class Session:
         return self.data.run_graphs(graph)
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """Return the op of this name, part of a name or number, as `[17]`, in every graph."""
+        """Return the op of this name, part of a name or number, as `[17]`, in every graph.
+
+        UsageError for a part of the names of several ops, with these.
+        """
         return self.data.find_ops(name, graph)
 
     def pairs_of(self, op: FoundOp) -> tuple[Pair, ...]:
@@ -238,7 +241,7 @@ class Session:
         from precision_tool.lib.diagnose.comparing import read_results
         from precision_tool.lib.view.comparison_result import CompareResult
 
-        threshold = self.settings.threshold if threshold is None else threshold
+        threshold = with_settings(self.settings, {"threshold": threshold}).threshold
         return [CompareResult(analysis, data=self.data) for analysis in read_results(self.data, path, threshold)]
 
     def default_options(self) -> CompareOptions:

@@ -439,6 +439,13 @@ def test_without_a_good_graph_ops_are_matched_by_name(tree: SmallTree, name: str
     assert "4 of 7 tensors of 4 ops, 0 below 0.98" in run.text
 
 
+@pytest.mark.parametrize("words", [(), ("--fail",), ("--json",)])
+def test_without_a_verdict_the_last_line_says_so(tree: SmallTree, words: tuple[str, ...]) -> None:
+    GRAPH_DAMAGES["cut off in a block"][0](tree)
+    run = tool("ac", "-c", *words, cwd=tree.root.parent, code=1 if "--fail" in words else 0)
+    assert run.err.splitlines()[-1].startswith("note: no verdict: ")
+
+
 @pytest.mark.parametrize("name", [name for name in GRAPH_DAMAGES if name not in ("folder", "of another network")])
 def test_a_bad_graph_that_was_asked_for_is_an_error(tree: SmallTree, name: str) -> None:
     GRAPH_DAMAGES[name][0](tree)
@@ -567,6 +574,13 @@ def test_nothing_to_compare_is_an_error_that_says_what_to_do(tree: SmallTree, na
     assert re.match(f"error: .*{message}", first), run
     assert re.match(f"hint: .*{hint}", second), run
     assert run.out == ""
+
+
+def test_a_dump_is_not_compared_with_itself(tree: SmallTree) -> None:
+    for words in (("-lt", "debug_0/dump", "-rt", "debug_0/dump"), ("-rt", "debug_0/dump")):
+        run = compare(tree, *words, code=2)
+        assert "the same dump on both sides" in run.err
+        assert "hint: name the benchmark, or the dump of another run, with -rt" in run.err
 
 
 def test_results_of_no_comparison(tree: SmallTree) -> None:

@@ -69,6 +69,21 @@ def test_help_of_a_word_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown command" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-h"], "export a result as one self-contained HTML report"),
+        (["ac", "-h"], "with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB"),
+    ],
+)
+def test_help_is_in_plain_english(capsys: pytest.CaptureFixture[str], words: list[str], text: str) -> None:
+    """What one reads first has the words of the field, as the verdict has."""
+    assert main(words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert text in shown
+    assert re.findall(r"computes? wrong|beside|anew|that is to tell|what it holds", shown) == []
+
+
 def test_the_guide_is_printed_and_found(tmp_path: Path) -> None:
     assert tool("guide", cwd=tmp_path).out == GUIDE.read_text("utf-8")
     assert Path(tool("guide", "--path", cwd=tmp_path).out.strip()).samefile(GUIDE)
@@ -85,6 +100,12 @@ def test_ascii_has_three_dots(folder: Path) -> None:
         shown = run([sys.executable, "-m", "precision_tool", "ac", "-c"], folder, {name: value})
         assert "reshapes, ...)" in shown
         assert "\\u2026" not in shown
+
+
+def test_the_guide_needs_no_escapes_in_ascii(tmp_path: Path) -> None:
+    shown = run([sys.executable, "-m", "precision_tool", "guide"], tmp_path, {"LC_ALL": "C"})
+    assert re.findall(r"\\u[0-9a-f]{4}", shown) == []
+    assert re.findall(r"\\u[0-9a-f]{4}", GUIDE.read_text("utf-8")) == []
 
 
 def test_ls_keeps_names_whole_on_a_narrow_terminal(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_an_op_that_was_not_dumped_and_a_graph_without_a_dump(tree: SmallTree, t
     shutil.rmtree(tmp_path / "precision_data" / "npu" / "debug_0" / "dump")
     run = tool("ni", "conv/Conv2Dconv/BiasAdd", cwd=tmp_path)
     assert "not dumped no dump belongs to this graph" in run.text
+    assert "没有与该图对应的 dump" in tool("--lang", "zh", "ni", "conv/Conv2Dconv/BiasAdd", cwd=tmp_path).text
 
 
 def test_a_damaged_dump_is_a_reason(tree: SmallTree, tmp_path: Path) -> None:

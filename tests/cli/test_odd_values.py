@@ -294,7 +294,8 @@ def test_without_a_graph_ops_are_named_with_the_doubt(tmp_path: Path) -> None:
 def test_what_agrees_agrees_without_the_graph_too(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "precision_data", chain())
     tree.graph.write_bytes(b"a {")
-    assert "every compared tensor reaches a cosine" in tool("ac", "-c", "--fail", cwd=tmp_path).text
+    run = tool("ac", "-c", "--fail", cwd=tmp_path, code=1)  # for the graph, which cannot be read
+    assert "every compared tensor reaches a cosine" in run.text
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
@@ -500,5 +501,6 @@ def test_a_report_says_which_folder_was_made_for_it(tmp_path: Path) -> None:
 
 
 def test_a_study_is_not_held_against_an_earlier_verdict(tmp_path: Path) -> None:
+    assert "--verbose" in tool("ac", "--all", "-v", cwd=tmp_path, code=2).err
     run = tool("ac", "--all", "--since", cwd=tmp_path, code=2)
     assert run.err.startswith("error: ac: --since cannot be combined with --all\n")

@@ -138,6 +138,7 @@ def test_an_attribute_by_its_name(compared: SmallTree) -> None:
     run = tool("ni", "conv/Conv2D", "-a", "passname", cwd=cwd, code=2)
     assert "conv/Conv2D has no attribute passname" in run.err
     assert "did you mean pass_name?" in run.err
+    assert "hint: put --lang before the command" in tool("ls", "--lang", "zh", cwd=cwd, code=2).err
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,11 @@ def test_another_data_folder(tree: SmallTree, tmp_path: Path) -> None:
     assert result_files(tmp_path / "other run")
     assert not result_files(tree.root)
     piped("data 'other run' vcs\n", tmp_path)
-    assert "no such folder" in piped("data elsewhere\n", tmp_path, code=2).stderr
+    assert "no such data folder" in piped("data elsewhere\n", tmp_path, code=2).stderr
+    inside = tmp_path / "parent" / "precision_data"
+    shutil.copytree(tmp_path / "other run", inside)
+    asked = piped("data parent\nvcs\n", tmp_path, code=2)
+    assert "hint: this looks like one: data parent/precision_data\n" in asked.stderr
     assert (
         "not a command that can run on another data folder"
         in piped("data 'other run' run ls\n", tmp_path, code=2).stderr
@@ -322,7 +326,7 @@ def test_the_help_is_the_parsers_of_the_command_line(open_prompt: Open) -> None:
 
 
 #: Those of others need data that is not the demo's: their own tests run them.
-_OTHER_DATA = ("data", "demo", "infer", "run", "graph", "h5copy")
+_OTHER_DATA = ("data", "demo", "infer", "run", "graph", "h5copy", "profile")
 
 
 @pytest.mark.parametrize("word", [word.name for word in WORDS if not word.plain and word.name not in _OTHER_DATA])

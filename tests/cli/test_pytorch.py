@@ -498,6 +498,14 @@ def test_no_verdict_of_before_is_promised(data: Path, words: tuple[str, ...]) ->
     assert "after the next dump" not in run.text
 
 
+def test_a_result_read_back_has_the_same_next_steps_and_its_report_asks_for_no_verdict(data: Path) -> None:
+    compared = tool("ac", "-c", cwd=data)
+    steps = compared.out[compared.out.index("h5copy -i ") :]
+    assert steps in tool("ac", cwd=data).out
+    report = tool("report", cwd=data)
+    assert (report.code, report.err) == (0, "")
+
+
 # --- h5copy -----------------------------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from memory_store import MemoryStore
 
 from precision_tool import tf_config
 from precision_tool.lib.cli.bisect_runner import edit_alone
 from precision_tool.lib.cli.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.io import writing
+from precision_tool.lib.io import files, writing
+from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.fusion_passes import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
+from precision_tool.lib.io.urls import path_of
 from precision_tool.lib.io.writing import only_writer, rewrite_text
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError
 
@@ -48,6 +51,21 @@ def test_those_of_the_data_folder_begin_as_the_installed_ones(folder: Path) -> N
         assert any(f"action='{action}'" in line for line in script_lines(again))
         asked = find_switch_file(workspace, off=off, installed=True)
         assert asked.path == asked.target == str(installed)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("to_write", [False, True])
+def test_of_remote_data_a_copy_on_this_machine_is_written(monkeypatch: pytest.MonkeyPatch, to_write: bool) -> None:
+    monkeypatch.setattr(files, "_remote", {})
+    data, store = path_of("vault://host/run"), MemoryStore()
+    with mounted("/vault:/host", store):
+        for work, place in ((None, "precision_work"), ("mine", "mine"), ("vault://host/results", "precision_work")):
+            workspace = Workspace(data, None if work is None else path_of(work))
+            file = find_switch_file(workspace, to_write=to_write)
+            assert file.target == f"{place}/fusion/fusion_switch.cfg"
+            assert file.note is not None
+            assert repr(os.path.abspath(file.write(file.read().with_pass("A", False)))) in script_lines(file)[0]
+            assert not find_switch_file(workspace).read().is_on("A")
 
 
 @pytest.mark.usefixtures("folder")

@@ -99,6 +99,12 @@ def test_pt_saves_text(data: Data, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.loadtxt(path, dtype=np.float16).reshape(SHAPE), data.npu)
 
 
+def test_pt_speaks_the_language(data: Data, tmp_path: Path) -> None:
+    run = tool("--lang", "zh", "--work", tmp_path, "pt", OP, "-o", "0", cwd=data.cwd)
+    assert "按标杆的维度顺序" in run.out
+    assert re.findall(r"benchmark|padding|order", run.out) == []
+
+
 def test_pt_draws_with_ascii_where_there_are_no_blocks(data: Data, tmp_path: Path) -> None:
     latin = {"PYTHONIOENCODING": "latin-1"}
     run = tool("--work", tmp_path, "pt", data.dump, cwd=data.cwd, env=latin)

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from diagnosing import studied
 
 from precision_tool import lib
+from precision_tool.lib.data import kinds
+from precision_tool.lib.data.dump_tree import Stamps, list_folders
 from precision_tool.lib.data.kinds import (
     GE,
     INFER,
@@ -17,13 +20,19 @@ from precision_tool.lib.data.kinds import (
     PYTORCH,
     TFDBG,
     DataKind,
+    NpyFiles,
     benchmark_kind,
     check_command,
     kind_at,
     kind_of_both,
 )
+from precision_tool.lib.data.overview import overview
+from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.demo.ranks import generate_ranks
+from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
-from precision_tool.lib.model.run import Benchmark, Run
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, Run
+from precision_tool.lib.model.tensor import Tensor
 
 DUMP = "Add.add.1.2.1614716000000000"
 
@@ -130,6 +139,42 @@ def test_each_file_of_pytorch_is_a_model(tmp_path: Path) -> None:
     run = PYTORCH.find(str(tmp_path))
     assert [(Path(leaf.path).name, leaf.model_name) for leaf in run.leaves] == [("one.h5", "one"), ("two.hdf5", "two")]
     assert [leaf.model_name for leaf in PYTORCH.find(str(tmp_path / "one.h5")).leaves] == [""]
+
+
+class ValueFiles(NpyFiles):
+    """A kind of benchmark that a newcomer adds: arrays in files of another name."""
+
+    suffixes = (".values",)
+
+    def owns(self, name: str) -> bool:
+        return self.has_suffix(name)
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        paths = [
+            f"{folder}/{name}" for folder, names in list_folders(path, stamps) for name in names if self.owns(name)
+        ]
+        files = {
+            (op, int(slot)): BenchmarkFile(path=path, op_name=op, index=int(slot), timestamp=0)
+            for path in paths
+            for op, slot in [Path(path).stem.rsplit(".", 1)]
+        }
+        return Benchmark(root=path, files=files)
+
+    def read(self, file: BenchmarkFile) -> Tensor:
+        return read_npy(file.path)
+
+
+def test_a_new_kind_of_benchmark_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ac` and `ac --all` compare the same tensors, however the benchmark's files are called."""
+    truth = generate_ranks(tmp_path, ranks=1, steps=1, fault="none", benchmark="all")
+    data = tmp_path / truth.data[0]
+    before = [one.compared for one in studied(tmp_path / "before", data).leaves]
+    for path in list((data / "tf" / "dump").rglob("*.npy")):
+        op, slot, *_ = path.name.split(".")
+        path.rename(path.with_name(f"{op}.{slot}.values"))
+    monkeypatch.setattr(kinds, "BENCHMARK_KINDS", (ValueFiles(), *kinds.BENCHMARK_KINDS))
+    assert [one.compared for one in studied(tmp_path / "after", data).leaves] == before != [0]
+    assert overview(Workspace(data)).benchmark_tensors
 
 
 #: Rooms that name files as they write them, or that the vendor's programs write; the training side knows no kinds.

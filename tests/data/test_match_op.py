@@ -14,6 +14,7 @@ from builders import graph_op, write_dump
 from small_tree import SmallTree, chain, small_tree, values
 
 from precision_tool.lib.data import dumped_ops as dumps
+from precision_tool.lib.data import kinds
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import find_benchmark, find_run
 from precision_tool.lib.data.dumped_ops import DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
@@ -158,8 +159,8 @@ def test_only_the_files_of_the_op_are_opened(tree: SmallTree, monkeypatch: pytes
 
         return call
 
-    for name in ("open_op_dump", "read_npy"):
-        monkeypatch.setattr(dumps, name, recording(getattr(dumps, name)))
+    for module, name in ((dumps, "open_op_dump"), (kinds, "read_npy")):
+        monkeypatch.setattr(module, name, recording(getattr(module, name)))
     for folder, _, _ in os.walk(tree.root):
         os.utime(folder, (1, 1))  # long ago: what changed just now may change again unseen, and is read again
     session = session_of(tree)

@@ -20,7 +20,7 @@ PACKAGE = Path(precision_tool.__file__).parent
 
 NO_FILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "no such file"),
-    "dangling link": (lambda path: path.symlink_to("nowhere"), "no such file"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "a link to a file that does not exist"),
     "link to itself": (lambda path: path.symlink_to(path.name), "cannot be read .*symbolic links"),
     "folder": (Path.mkdir, "a folder where a file should be"),
     "FIFO": (os.mkfifo, "not a regular file"),

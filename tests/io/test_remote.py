@@ -237,6 +237,20 @@ def test_results_are_written_where_the_url_says(data: Path, capfd: pytest.Captur
     assert json.loads(capfd.readouterr().out)["results"]
 
 
+def test_a_reproduction_is_written_to_a_disk(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--data", str(data), "--work", "memory://results/here", "repro", "conv1/Conv2D"]
+    assert main(words) == 0
+    script = capfd.readouterr().out.split("python3 ")[1].strip()
+    assert Path(script).is_file()
+    assert script.startswith("precision_work/repro/")
+    assert main([*words, "memory://results/here/op"]) == 2
+    assert "only with folders of this machine" in capfd.readouterr().err
+    assert not Path("/memory:").exists()
+
+
 def test_a_table_from_python(data: Path, served: Served) -> None:
     (on_disk,) = compare(data / "npu/debug_0", data / "tf/dump", workers=1)
     (by_url,) = compare(f"{served.url}/npu/debug_0", f"{served.url}/tf/dump", workers=1)

@@ -14,6 +14,7 @@ import pytest
 
 from precision_tool.lib import messages
 from precision_tool.lib.diagnose.error_shape import Mistake
+from precision_tool.lib.diagnose.run_checks import RUN_CHECKS
 from precision_tool.lib.diagnose.study_conclusion import Ground
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, NotCheckedKind, Proof
 from precision_tool.lib.messages import Message, catalogue, language, render, use_language
@@ -143,6 +144,10 @@ def test_no_kind_stands_twice() -> None:
         json.loads(path.read_text("utf-8"), object_pairs_hook=checked)
 
 
+#: Exceptions that are no errors of the user: their texts are reasons of rows and of the log.
+REASONS = ("OddCacheError", "_RefusedError")
+
+
 def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
     """The kinds that a module names: line, kind, fields, and whether more fields may come (`**fields`)."""
     for node in ast.walk(ast.parse(source)):
@@ -167,7 +172,7 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
                     yield node.lineno, f"{first.value}.{column.value}", set(), False
         elif name in ("NotComputedError", "NoValueError", "LayoutError", "SizeMismatchError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
-        elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
+        elif is_error and " " not in first.value and not hasattr(builtins, name) and name not in REASONS:
             yield node.lineno, f"error.{first.value}", fields - PLACE, is_open
 
 
@@ -192,6 +197,14 @@ def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
         assert is_open or not missing, f"{path}:{line}: {kind} lacks {missing}"
         unused = fields - named
         assert not unused, f"{path}:{line}: {kind} does not name {unused}"
+
+
+def test_an_error_without_a_text_is_seen(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("UsageError('cli.oddd')\nFormatError.of(path, 'io.oddd')\nValueError('ours')\n")
+    assert [kind for _, kind, _, _ in uses(module.read_text("utf-8"))] == ["error.cli.oddd", "error.io.oddd"]
+    with pytest.raises(AssertionError, match=r"cli\.oddd has no text"):
+        test_every_kind_that_the_code_names_has_its_texts(module)
 
 
 #: Sections whose kinds must all be used in Python; `page` is the report's.
@@ -234,6 +247,13 @@ def test_every_kind_is_used() -> None:
     assert sorted(kind for kind in expected if not any(map(named.fullmatch, spelled(kind)))) == []
 
 
+def test_every_check_has_its_title() -> None:
+    names = [re.search(r'^NAME = "(\w+)"$', path.read_text("utf-8"), re.M) for path in MODULES]
+    checks = {match[1] for match in names if match is not None}
+    assert checks >= set(RUN_CHECKS.all())
+    assert [name for name in checks if f"check.{name}.title" not in ENGLISH] == []
+
+
 @pytest.mark.parametrize(
     ("prefix", "values"),
     [
@@ -243,10 +263,6 @@ def test_every_kind_is_used() -> None:
 )  # fmt: skip
 def test_every_value_has_its_text(prefix: str, values: Iterable[str]) -> None:
     assert [value for value in values if f"{prefix}.{value}" not in ENGLISH] == []
-
-
-#: Exceptions that are no errors of the user: their texts are reasons of rows and of the log.
-REASONS = ("OddCacheError",)
 
 
 def sentences(source: str) -> Iterator[int]:

@@ -40,6 +40,20 @@ def test_the_first_screen_is_the_verdict(browse: Browse, demo_report: Path) -> N
     assert page.text("#tab-verdict .tile:nth-child(2) b") == "173"
 
 
+@pytest.mark.parametrize(("locale", "title"), [("en-US", "Precision of the device"), ("zh-CN", "设备精度")])
+def test_the_precision_of_the_device_stands_below_the_verdict(
+    browse: Browse, demo_report: Path, locale: str, title: str
+) -> None:
+    page = browse(demo_report, locale=locale)
+    profile = result_of(demo_report)["profile"]
+    assert page.text(".profile h3") == title
+    language = locale.partition("-")[0]
+    assert page.text(".profile li") == profile["conclusion"][0][language]
+    page.page.click(".profile summary")
+    assert page.page.locator(".profile tbody tr").count() == len(profile["types"])
+    assert page.text(".profile tbody td") == profile["types"][0]["type"]
+
+
 def test_the_next_step_is_copied(browse: Browse, demo_report: Path) -> None:
     page = browse(demo_report, permissions=["clipboard-read", "clipboard-write"])
     page.page.click("#tab-verdict .steps button.copy")

@@ -20,7 +20,7 @@ import pytest
 from builders import graph_op
 
 from precision_tool.lib.data.neighbourhood import Wiring, neighbourhood
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, use_language
 from precision_tool.lib.messages.errors import OutputError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.view.drawing import Figures, dot_source, picture_name, write_drawing
@@ -85,6 +85,16 @@ def visible(text: str) -> str:
 
 
 # --- the source -------------------------------------------------------------------------------------------------------
+
+
+def test_it_speaks_chinese() -> None:
+    reader = replace(graph_op("reader", inputs=["op:0"]), control_inputs=("op",))
+    ops = [graph_op("op"), reader]
+    with use_language("zh"):
+        source = source_of(graph(*ops), name="op", cosines={"op": 0.5})
+    for text in ("上下游算子", "未比对", "所选算子", "余弦相似度 0.500000", "低于 0.5"):
+        assert text in source
+    assert re.findall(r"not compared|below|steps?\b|the op|cosine|order only|input \d", source) == []
 
 
 @needs_dot

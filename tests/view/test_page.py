@@ -69,7 +69,7 @@ def test_the_built_page_is_of_these_sources() -> None:
     for path in [*files_of_page, PAGE / "package-lock.json", PAGE / "build.mjs"]:
         digest.update(f"{path.relative_to(PAGE)}\0".encode())
         digest.update(path.read_bytes())
-    assert f"sources {digest.hexdigest()} " in asset("report.js")[:200]
+    assert f"sources {digest.hexdigest()} " in asset("report.js")[:200], "run scripts/report_page"
 
 
 def test_versions_are_locked_and_licences_told() -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Union
 
-from precision_tool.lib.cli.words import COMMANDS
+from precision_tool.lib.cli.words import COMMANDS, GLOBAL_OPTIONS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, text
@@ -33,14 +33,15 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse objects to, with the option that was probably meant."""
         unknown = message.split() if message.startswith("unrecognized") else []
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        of_tool = next((option for option in options if option in GLOBAL_OPTIONS), None)
         valid = [option for action in self._actions for option in action.option_strings]
         close = [match for option in options for match in difflib.get_close_matches(option, valid, n=1)]
         raise UsageError(
             "cli.bad_arguments",
             command=self.prog,
             problem=message,
-            near=close[0] if close else None,
-            is_global=any(option in ("--data", "--work") for option in options),
+            near=close[0] if close and of_tool is None else None,
+            of_tool=of_tool,
         )
 
 

@@ -9,7 +9,11 @@ from typing import Tuple
 SIGNS = "precision_tool_signs"
 
 #: What stands for the signs that reports use, where there is only ASCII.
-_ASCII_SIGNS = {"…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "─": "-", "━": "-", "│": "|", "┃": "|", "–": "-"}
+_ASCII_SIGNS = {
+    "…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "±": "+-", "−": "-", "–": "-", "─": "-", "━": "-", "│": "|",
+    "┃": "|",
+}  # fmt: skip
+_ASCII_SIGNS.update(dict.fromkeys("┏┓┗┛╭╮╯╰", "+"))
 
 
 def write_ascii_where_asked() -> None:

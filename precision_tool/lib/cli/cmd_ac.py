@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from precision_tool.lib.view.console import ProgressReport
 
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.comparing import OtherRun
+    from precision_tool.lib.diagnose.device_profile import DeviceProfile
     from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.diagnose.redump import Redump
     from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
@@ -49,7 +51,7 @@ _STUDY_REPORT = "report.html"
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "engine": "--engine",
+    "since": "--since", "engine": "--engine", "verbose": "--verbose",
 }  # fmt: skip
 
 
@@ -60,20 +62,26 @@ def _options(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     flags.add(
         parser, "-f", "--file", metavar="FILE|DIR", completes="result",
-        help="an earlier result in place of the newest; also one of a part, as a comparison that was stopped leaves it",
+        help="an earlier result instead of the newest; partial results are accepted",
     )  # fmt: skip
     flags.add_common(parser, session)
     flags.add(
         parser, "--since", metavar="RESULT", nargs="?", const="", completes="result",
-        help="after a fix: whether the culprit of an earlier verdict (a result file or folder, or the verdict_*.json "
-        "beside one; default: the newest earlier one) computes right now, and whether the switch took effect",
+        help="after a fix: report whether the culprit of an earlier verdict (a result file or folder, or the "
+        "verdict_*.json next to it; default: the newest earlier one) is now correct, and whether the switch took "
+        "effect",
     )  # fmt: skip
-    parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
+    flags.add(
+        parser, "--profile", metavar="FILE", completes="file",
+        help="how precise the device is, as earlier runs of it showed: a profile_*.json that lies beside a result, or "
+        "that `profile learn` or `profile merge` wrote; one of another device or mode is refused",
+    )  # fmt: skip
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every panel in full, not only the verdict")
     flags.add(
         parser, "--report", metavar="FILE.html", nargs="?", const="", completes="file",
-        help="write all of it as one HTML file too (default: beside the result); `report` does so later",
+        help="also export the result as one HTML report (default: next to the result); `report` does so later",
     )  # fmt: skip
-    comparison = parser.add_argument_group("what is compared, and how")
+    comparison = parser.add_argument_group("comparison")
     flags.add_sides(comparison, session)
     flags.add_measures(comparison)
     _add_study(parser)
@@ -81,12 +89,16 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "ac",
-    "Check everything and name the first op that computes wrong. Without -c the newest result is read.",
+    "Run all checks and report the faulty op. Without -c, read the newest result.",
     _options,
     example="ac -c",
 )
 @shared_open_files()
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.profile is not None:
+        from precision_tool.lib.diagnose.stored_profile import read_profile
+
+        args.profile = read_profile(posixpath.expanduser(args.profile))
     if args.all:
         return _run_study(session, args, output)
     _check_no_study(session, args)
@@ -244,7 +256,7 @@ def _diagnoses(
             None if analysis.leaf is not None else read_beside(analysis.path, analysis.threshold)
             for analysis in analyses
         ]
-        if earlier and all(earlier):
+        if earlier and all(earlier) and args.profile is None:
             return [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
@@ -254,15 +266,31 @@ def _diagnoses(
             leaves = leaves_alone(session.data, args.left, args.graph)
         else:
             leaves = leaves_of(session.data, analyses, args.left, args.graph)
-        diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
+        options = DiagnoseOptions(compares=False, profile=args.profile)
+        diagnoses = [diagnose_leaf(leaf, options, resources) for leaf in leaves]
+    _note_unknown(session, args.profile, diagnoses)
     diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
     with suppress(OutputError):  # whoever asks for it later has it judged again
         _keep(session, diagnoses)
     return diagnoses
 
 
+def _note_unknown(session: Session, profile: DeviceProfile | None, diagnoses: Sequence[Diagnosis]) -> None:
+    """Say what is not known of the device and mode of a profile, or of a run, so that it could not be checked."""
+    from precision_tool.lib.diagnose.stored_profile import unknown
+
+    judged = [diagnosis.judged for diagnosis in diagnoses if diagnosis.judged is not None]
+    names = dict.fromkeys(name for run in judged if profile is not None for name in unknown(profile, run.profile))
+    if names:
+        session.workspace.notes.append(Message("note.diagnose.profile_unchecked", names=list(names)))
+
+
 def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
-    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs."""
+    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs.
+
+    The profile of the device goes beside the verdict.
+    """
+    from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, write_profile
     from precision_tool.lib.diagnose.stored_verdict import write_alone, write_verdict
 
     time = datetime.now().strftime("%Y%m%d%H%M%S")
@@ -270,13 +298,18 @@ def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
         analysis, verdict = diagnosis.analysis, diagnosis.stored
         if verdict is None:
             continue
+        profile = None if diagnosis.judged is None else diagnosis.judged.profile
         if analysis is None:
             if not verdict.verdict.is_empty:
-                write_alone(verdict, session.workspace, time, number)
+                path = write_alone(verdict, session.workspace, time, number)
+                if profile is not None:
+                    write_profile(profile, beside_verdict(path))
         elif analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:
                 write_own_errors(analysis.path, analysis.rows, analysis.choice)
             write_verdict(verdict, analysis.path, str(session.workspace.root))
+            if profile is not None:
+                write_profile(profile, profile_path(analysis.path))
 
 
 # --- ac --all ---------------------------------------------------------------------------------------------------------
@@ -287,33 +320,35 @@ def _add_study(parser: Parser) -> None:
     group = parser.add_argument_group("many ranks and steps")
     group.add_argument(
         "--all", action="store_true",
-        help="a study: compare and judge every step, rank and model below the data folders (--data several times, or a "
-        "pattern), and name the earliest step, rank and op that computes wrong. What was done is kept: the same "
-        "command goes on where it was stopped",
+        help="a study: analyse every step, rank and model below the data folders (--data several times, or a pattern), "
+        "and report the earliest wrong op, its step and rank. After an interruption, the same command continues",
     )  # fmt: skip
-    group.add_argument("--step", metavar="N", help="with --all: these steps only: 3, 0-7 or 1,5,8-")
-    group.add_argument("--rank", metavar="N", help="with --all: these ranks only")
+    group.add_argument("--step", metavar="N", help="with --all: only these steps: 3, 0-7 or 1,5,8-")
+    group.add_argument("--rank", metavar="N", help="with --all: only these ranks")
     group.add_argument(
         "--judge", choices=("first", "suspects", "all"), default=None,
-        help="with --all, which dumps are recomputed op by op: those of every step up to the first in which something "
-        "computes wrong (default), those in which the comparison shows something, or all",
+        help="with --all: which dumps are recomputed op by op: those of every step up to the first one with a wrong op "
+        "(default), those whose comparison shows a deviation, or all",
     )  # fmt: skip
     flags.add(
         group, "--table", metavar="FILE.parquet", completes="file",
-        help="with --all: where the table of all rows is written (default: study/study.parquet in the folder of "
-        "results; needs pyarrow)",
+        help="with --all: file for the table of all rows (default: study/study.parquet in the results folder; needs "
+        "pyarrow)",
     )  # fmt: skip
-    group.add_argument("--csv", action="store_true", help="with --all: a result file for each step, rank and model too")
+    group.add_argument(
+        "--csv", action="store_true", help="with --all: also write a result file for each step, rank and model"
+    )
     group.add_argument(
         "--watch", metavar="SECONDS", type=flags.count(1), nargs="?", const=_LOOK, default=0,
-        help="with --all: go on as new steps arrive, looking every SECONDS (default %(const)s), until Ctrl+C",
+        help="with --all: continue with new steps as they arrive, checking every SECONDS (default %(const)s), "
+        "until Ctrl+C",
     )  # fmt: skip
     group.add_argument(
         "--budget", metavar="SIZE",
-        help=f"with --all, of dumps of statistics: what a whole dump may take that is to tell more, as 50GB or 800MB "
+        help=f"with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB or 800MB "
         f"(default {_BUDGET})",
     )  # fmt: skip
-    group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")
+    group.add_argument("--fresh", action="store_true", help="with --all: start over, ignoring earlier progress")
 
 
 def _check_no_study(session: Session, args: argparse.Namespace) -> None:
@@ -353,6 +388,7 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
         options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judging=Judging(args.judge or "first"), threshold=args.threshold, table=args.table or "", csv=args.csv,
+            profile=args.profile,
         )  # fmt: skip
         resources = flags.resources_of(session, args, executor, progress)
         study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=on_study)
@@ -424,7 +460,7 @@ def _show_study(study: Study, output: Output, command: str, named: Sequence[str]
     for heat in study.maps:
         output.out.print(HeatMapView(heat))
     if study.table:
-        output.out.print(table_line("table", study.table), soft_wrap=True)
+        output.out.print(table_line(text("study.table"), study.table), soft_wrap=True)
     if study.csvs:
-        output.out.print(table_line(f"{len(study.csvs)} result files, the first", study.csvs[0]), soft_wrap=True)
+        output.out.print(table_line(text("study.csvs", n=len(study.csvs)), study.csvs[0]), soft_wrap=True)
     output.out.print(study_block(study, command, named))

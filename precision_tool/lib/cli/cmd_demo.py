@@ -40,48 +40,49 @@ _SIZES = ("--ops", "--size", "--bytes", "--giant")
 
 def _options(parser: Parser, session: Session) -> None:
     parser.add_argument(
-        "folder", nargs="?", default="demo_data", metavar="DIR", help="made if missing (default %(default)s)"
+        "folder", nargs="?", default="demo_data", metavar="DIR", help="created if missing (default %(default)s)"
     )
     parser.add_argument(
-        "--seed", type=flags.count(0), default=1, metavar="N", help="another seed, other numbers (default %(default)s)"
+        "--seed", type=flags.count(0), default=1, metavar="N", help="seed of the random numbers (default %(default)s)"
     )
     parser.add_argument(
         "--fault", choices=sorted(FAULTS | RANK_FAULTS), default=_FAULT,
-        help="what is computed wrong (default %(default)s)",
+        help="the fault to generate (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--ops", type=flags.count(1), metavar="N", help="about this many ops more, for benchmarks")
-    parser.add_argument("--size", type=flags.count(1), metavar="N", help="elements of a hidden activation of those ops")
-    parser.add_argument("--bytes", type=flags.count(1), metavar="N", help="about this many bytes in all")
-    parser.add_argument("--giant", type=flags.count(1), metavar="N", help="one tensor of this many bytes as well")
+    parser.add_argument("--ops", type=flags.count(1), metavar="N", help="add about this many ops, for benchmarks")
+    parser.add_argument("--size", type=flags.count(1), metavar="N", help="elements per hidden activation of those ops")
+    parser.add_argument("--bytes", type=flags.count(1), metavar="N", help="approximate size of the data in bytes")
+    parser.add_argument("--giant", type=flags.count(1), metavar="N", help="add one tensor of this many bytes")
     parser.add_argument(
-        "--pytorch", action="store_true", help="instead, .h5 dumps of a PyTorch training step (needs h5py)"
+        "--pytorch", action="store_true", help="generate .h5 dumps of a PyTorch training step instead (needs h5py)"
     )
-    ranks = parser.add_argument_group("a training of many ranks")
+    ranks = parser.add_argument_group("training on several ranks")
     ranks.add_argument(
         "--ranks", type=flags.count(1), metavar="N",
-        help="so many NPUs, eight to a data folder (default 1, "
+        help="number of NPUs, eight per data folder (default 1, "
         f"with --fault {' or '.join(sorted(set(RANK_FAULTS) - set(FAULTS)))} {_RANKS})",
     )  # fmt: skip
-    ranks.add_argument("--steps", type=flags.count(1), metavar="N", help=f"so many steps (default {_STEPS})")
+    ranks.add_argument("--steps", type=flags.count(1), metavar="N", help=f"number of steps (default {_STEPS})")
     ranks.add_argument(
         "--fault-step", type=flags.count(0), metavar="K",
-        help="the step from which the fault is there (default: halfway)",
+        help="first step with the fault (default: halfway)",
     )  # fmt: skip
     ranks.add_argument(
-        "--fault-rank", type=flags.count(0), metavar="R", help="the fault is on this rank alone, at that step only"
+        "--fault-rank", type=flags.count(0), metavar="R", help="the fault is only on this rank, at that step"
     )
     ranks.add_argument("--benchmark", choices=BENCHMARKS, help="which ranks have a benchmark (default one: rank 0)")
-    ranks.add_argument("--statistics", action="store_true", help="the NPUs dump minimum, maximum and so on, no tensors")
-    parser.add_argument("--generate-only", action="store_true", help="run no command on what was made")
+    ranks.add_argument(
+        "--statistics", action="store_true", help="dump statistics (minimum, maximum, …) instead of tensors"
+    )
+    parser.add_argument("--generate-only", action="store_true", help="generate only, run no command on the data")
 
 
 @command(
     "demo",
-    "Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
-    "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
-    "a second run without fusion, then `fusion blame`. With --ranks or --steps the dumps of a data-parallel "
-    "training: the same network on every rank, with gradients summed up over all of them; "
-    "`ac --all` finds its fault.",
+    "Generate the NPU dump of a small network with one faulty op, its graph and its benchmark tensors, then run "
+    "`ac -c` on them, and `overflow` or `random` if these find the fault. With --fault fusion, also generate a run "
+    "without fusion and run `fusion blame`. With --ranks or --steps, generate the dumps of a data-parallel "
+    "training and run `ac --all`.",
     _options,
     example="demo /tmp/demo --fault nan",
 )

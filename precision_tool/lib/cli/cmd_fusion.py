@@ -107,7 +107,7 @@ def _add_blame(parser: Parser, session: Session) -> None:
         help="with blame: cosine similarity below which a tensor counts as wrong "
         f"(default {session.settings.threshold})",
     )  # fmt: skip
-    flags.add_workers(parser, None, "with blame: processes that share the work (default: one per core)")
+    flags.add_workers(parser, None, "with blame: processes that share the work (default 0: one per core)")
     parser.add_argument(
         "--write", action="store_true", help="with blame and bisect: switch off what was found in the switch file"
     )
@@ -581,7 +581,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     sections = _seen_passes(session)
     passes, reserve, left_out = _candidates(session, args, sections)
     (file,) = _files_asked_for(session, args)
-    folder = session.workspace.output_dir(_BISECT_FOLDER)
+    folder = session.workspace.local_output_dir(_BISECT_FOLDER)
     # What was killed in this folder is put back; what was in another would pass for the user's own.
     check_edit([other for other in _bisect_folders(session) if str(other) != real_path(folder)], file.target)
     text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs

@@ -17,7 +17,7 @@ _AUTO = "auto"
 def _options(parser: Parser, session: Session) -> None:
     flags.add(
         parser, "--find", metavar="WORD", type=flags.some_text, completes="op",
-            help="which files hold an op of this name: a part of it, or a glob with * ? [ ]",
+            help="list the files with an op of this name: a part of it, or a glob with * ? [ ]",
     )  # fmt: skip
     flags.add(
         parser, "--use", metavar="FILE", type=flags.some_text, completes="graph",
@@ -29,7 +29,7 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "graphs",
-    "Show every graph file, what it holds, how much of the dump it explains, and which one is in use "
+    "Show every graph file, its contents, how many dumped ops it names, and which one is in use "
     "and why. The choice of --use holds for this data folder, in later sessions too.",
     _options,
     example="graphs --find conv1/Conv2D",

@@ -13,12 +13,12 @@ PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.absp
 
 
 def _options(parser: Parser) -> None:
-    parser.add_argument("--path", action="store_true", help="print only where the guide lies")
+    parser.add_argument("--path", action="store_true", help="print only the path of the guide")
 
 
 @plain_command(
     "guide",
-    "Show the guide: how to dump, compare and find the op at fault, chapter by chapter. On a terminal page by page.",
+    "Print the guide: how to dump, compare and find the faulty op. On a terminal, page by page.",
     _options,
     example="guide --path",
 )

@@ -29,8 +29,8 @@ def _options(parser: Parser, session: Session) -> None:
     parser.add_argument(
         "-d", "--destination", metavar="/OP/SEQ", action="append", help="the same as -s, and not needed"
     )
-    parser.add_argument("-p", "--parents", action="store_true", help="as h5copy has it; always done")
-    parser.add_argument("-v", "--verbose", action="store_true", help="as h5copy has it; what was copied is always told")
+    parser.add_argument("-p", "--parents", action="store_true", help="as in h5copy; always done")
+    parser.add_argument("-v", "--verbose", action="store_true", help="as in h5copy; what was copied is always printed")
     flags.add_json(parser)
 
 

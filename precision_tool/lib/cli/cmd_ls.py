@@ -49,7 +49,7 @@ def _options(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--wrong", action="store_true",
-        help="only ops that compute wrong by themselves, as the newest verdict of `ac -c` says",
+        help="only ops with wrong results of their own, according to the newest verdict of `ac -c`",
     )  # fmt: skip
     parser.add_argument(
         "-l", "--limit", metavar="N", type=flags.count(0),

@@ -59,9 +59,8 @@ def _depth(text: str) -> int:
 
 @command(
     "ni",
-    "Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-    "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
-    "have them and as they should be.",
+    "Show one op: its entry in the graph, its inputs and consumers, its dumped tensors next to the benchmark's, "
+    "its own error, and its elements on both sides with their expected values.",
     _options,
     example="ni conv2/Relu -s 2",
 )
@@ -106,9 +105,9 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     examined = examine_in(session.data, run, hit.op)
     not_dumped = ""
     if not rows:
-        not_dumped = "no dump belongs to this graph"
+        not_dumped = text("screen.cli.no_dump_of_graph")
         if run.leaf is not None:
-            not_dumped = f"{run.leaf.path} has no file of {hit.op.name} ({hit.op.type})"
+            not_dumped = text("screen.cli.no_file_of_op", folder=run.leaf.path, op=hit.op.name, type=hit.op.type)
     return report.OpReport(
         run=run,
         graph=hit.graph,

@@ -60,9 +60,9 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "overflow",
-    "Find the op that overflows first: by the overflow status files (Opdebug) below overflow/dump, and "
-    "by the values of the data dump alone, or of any other dump folder. Says of each op whether it overflowed "
-    "itself or received it, which op spent the range, and what to do.",
+    "Find the op that overflows first, from the overflow status files (Opdebug) below overflow/dump and from the "
+    "values of the data dump or any other dump folder. Reports for each op whether it overflowed itself or "
+    "inherited it, which op used up the range, and what to do.",
     _options,
     example="overflow -l 5",
 )

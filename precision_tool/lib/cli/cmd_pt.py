@@ -204,7 +204,7 @@ def _cp_options(parser: Parser, session: Session) -> None:
         help=f"save all elements as CSV in temp/tensor_compare, {_SAVED_HELP}",
     )  # fmt: skip
     flags.add_graph(parser, OP_GRAPH_HELP)
-    flags.add_workers(parser, settings.workers, "processes that share a large tensor (default: one per core)")
+    flags.add_workers(parser, settings.workers, "processes that share a large tensor (default 0: one per core)")
     flags.add_place(parser)
     flags.add_json(parser)
 

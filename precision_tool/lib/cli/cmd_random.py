@@ -30,7 +30,7 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add_json(parser)
     parser.add_argument(
         "--fail", action="store_true",
-        help="exit code 1 if an op computes differently, memory was overwritten, or the two runs have not the same ops",
+        help="exit code 1 if an op differs, memory was overwritten, or the two runs have different ops",
     )  # fmt: skip
 
 

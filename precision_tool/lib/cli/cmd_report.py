@@ -22,11 +22,11 @@ def _options(parser: Parser, session: Session) -> None:
         parser, "result", nargs="?", metavar="RESULT", completes="result",
         help="a result CSV, a folder of results, or a verdict_*.json (default: the newest result)",
     )  # fmt: skip
-    flags.add(parser, "-o", dest="output", metavar="FILE.html", default="", help="where it goes (default: "
+    flags.add(parser, "-o", dest="output", metavar="FILE.html", default="", help="output file (default: "
                                  "beside the result)", completes="file")  # fmt: skip
     flags.add(
         parser, "--model-explorer", dest="exchange", metavar="FILE.json", completes="file",
-        help="instead, write the graph for Google's model-explorer, and its node data beside it (own error, cosine)",
+        help="write the graph for Google's model-explorer instead, with its node data next to it (own error, cosine)",
     )  # fmt: skip
     flags.add_graph(parser, "the graph for the map, where the result does not tell its own")
 
@@ -71,7 +71,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
             raise
         return [Diagnosis(stored=verdict) for verdict in alone]
     verdicts = [read_beside(analysis.path) for analysis in analyses]
-    if not any(verdicts):
+    if not any(verdicts) and any(analysis.has_graph for analysis in analyses):  # others are never judged
         session.workspace.notes.append(Message("note.cli.no_verdict"))
     # What the verdict called wrong is called so here.
     analyses = [

@@ -10,6 +10,7 @@ from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_n
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
+from precision_tool.lib.io.files import check_local
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
@@ -31,8 +32,8 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "repro",
-    "Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
-    "with a script of numpy alone that shows the error on any machine.",
+    "Build a reproduction package of one op: inputs, attributes, outputs of both sides and the float64 result as "
+    ".npy and .json, with a script that needs only numpy and shows the error on any machine.",
     _options,
     example="repro conv2/Relu conv2_relu",
 )
@@ -46,6 +47,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         raise UsageError("cli.several_ops", name=args.name)
     target = posixpath.expanduser(args.folder) if args.folder is not None else None
     if target is not None:
+        check_local(target)
         session.workspace.check_outside_dumps(target)
     repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
     folder = write_repro(target or _default(session, hits[0].op.name), repro)
@@ -59,7 +61,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
 def _default(session: Session, name: str) -> str:
     """Return a folder that does not exist yet."""
     stem = shortened(file_part(flatten(name)), _LONGEST) or "op"
-    base = str(session.workspace.output_dir("repro") / stem)
+    base = str(session.workspace.local_output_dir("repro") / stem)
     number, folder = 1, base
     while posixpath.lexists(folder):
         number += 1

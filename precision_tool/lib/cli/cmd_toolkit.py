@@ -32,7 +32,7 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "toolkit",
-    "Show what was found of the vendor's toolkit (atc, msaccucmp, set_env.sh), its version, and what "
+    "Show the installed CANN toolkit (atc, msaccucmp, set_env.sh), its version, and what "
     "is missing. Nothing here needs it, unless --engine or the setting ENGINE asks for it.",
     _options,
     example="toolkit",

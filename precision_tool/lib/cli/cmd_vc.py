@@ -71,7 +71,7 @@ def _add_numbers(parser: flags.Options) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-max", "--max", metavar="N", type=flags.count(0), default=0,
-        help="compare only the first N elements of each tensor (default: all)",
+        help="compare only the first N elements of each tensor (default 0: all)",
     )  # fmt: skip
     parser.add_argument(
         "-map", "--map", action="store_true",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
+from precision_tool.lib.cli.command import DONE, FOUND, Output, show_note, tell_notes
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.messages import Message, text
@@ -62,25 +62,32 @@ class Outcome:
         """The verdicts that have something to show, None in place of others."""
         return [None if verdict is None or verdict.is_empty else verdict for verdict in self.verdicts]
 
+    @property
+    def is_unjudged(self) -> bool:
+        """True if `ac` has no verdict on a result whose ops could be recomputed with a graph."""
+        judged = zip_longest(self.analyses, self.verdicts[: len(self.analyses)])
+        return self.checks is not None and any(one.has_graph and verdict is None for one, verdict in judged)
+
     def exit_code(self, fail: bool) -> int:
-        """Return the exit code: with `fail` FOUND for a finding or a culprit."""
+        """Return the exit code: with `fail` FOUND for a finding, a culprit, or a graph that cannot be read."""
         findings = [finding for analysis in self.analyses for finding in analysis.findings]
         findings += [check.finding for check in self.checks or () if check.finding is not None]
         has_findings = any(finding.grade >= Grade.WARNING for finding in findings)
         has_culprit = any(verdict is not None and verdict.culprit is not None for verdict in self.verdicts)
-        return FOUND if fail and (has_findings or has_culprit) else DONE
+        is_unread = any(analysis.leaf is not None and analysis.leaf.unread_graph for analysis in self.analyses)
+        return FOUND if fail and (has_findings or has_culprit or is_unread) else DONE
 
 
 def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> None:
     """Show the next steps for an op of a PyTorch dump, on which there is no verdict."""
     faulty = [finding for finding in analysis.findings if finding.kind is FindingKind.FIRST_FAULTY_OP]
-    if analysis.has_graph or not faulty or analysis.leaf is None:
+    if analysis.has_graph or not faulty or analysis.source is None:
         return
     from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
     name = faulty[0].op_name
-    copying = shlex.join(["h5copy", "-i", analysis.leaf.leaf.path, "-o", "output.h5", "-s", name])
+    copying = shlex.join(["h5copy", "-i", shown_path(analysis.source.npu), "-o", "output.h5", "-s", name])
     steps = [
         StepText(why=Message("screen.cli.look_at_values"), line=shlex.join(["ni", name])),
         StepText(why=Message("screen.cli.copy_op"), line=copying),
@@ -241,6 +248,8 @@ def finish(
 
             output.out.print(passport_lines(passports))
         _show(session, outcome, args, output)
+    if outcome.is_unjudged:
+        show_note(output, Message("note.cli.not_judged"))
     if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in outcome.analyses):
         raise DataNotFoundError("cli.nothing_compared")
     return outcome.exit_code(args.fail)

@@ -113,7 +113,9 @@ def add_json(parser: Options, what: str = "the result") -> None:
 
 
 def add_workers(
-    parser: Options, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
+    parser: Options,
+    default: int | None,
+    what: str = "threads or processes that share the work (default 0: one per core)",
 ) -> None:
     """Add the option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
@@ -123,8 +125,8 @@ def add_engine(parser: Options, session: Session) -> None:
     """Add the option --engine, which `engine_of` reads."""
     parser.add_argument(
         "--engine", choices=("native", "cann", "auto"),
-        help="who does it: native (this tool), cann (the toolkit's msaccucmp and atc), auto (native, and the toolkit "
-        f"for what native cannot read); default {session.settings.engine}",
+        help="engine: native (this tool), cann (the toolkit's msaccucmp and atc), auto (native, and the toolkit for "
+        f"files that native cannot read); default {session.settings.engine}",
     )  # fmt: skip
 
 
@@ -138,13 +140,13 @@ def add_cluster(parser: Options) -> None:
     """Add the options that give the work to a cluster; `cluster_of` opens it."""
     parser.add_argument(
         "--cluster", metavar="ADDRESS",
-        help="the workers of this Dask cluster share the work: tcp://HOST:PORT, or its scheduler file; only one that "
-        "you trust, as what goes between is pickled",
+        help="distribute the work to this Dask cluster: tcp://HOST:PORT, or its scheduler file. Use only a cluster "
+        "that you trust, because data is exchanged as pickles",
     )  # fmt: skip
     parser.add_argument(
         "--worker-for", metavar="HOST=DIR", action="append",
-        help="with --cluster: what lies below DIR is read by the workers of HOST (host or worker name, or a resource "
-        "that they have); again for more",
+        help="with --cluster: only the workers of HOST (host or worker name, or a resource that they have) read files "
+        "below DIR; may be repeated",
     )  # fmt: skip
 
 
@@ -192,8 +194,8 @@ def add_common(parser: Options, session: Session, *short: str) -> None:
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
     add(
         parser, "--noise-floor", dest="noise", metavar="FILE", nargs="?", const="", completes="file",
-        help="judge each tensor also against its own noise in two runs of the same script: a file that `random` wrote, "
-        "or a folder of them (default: the newest)",
+        help="also compare each tensor's error with its noise between two runs of the same script: a file written by "
+        "`random`, or a folder of them (default: the newest)",
     )  # fmt: skip
 
 
@@ -211,11 +213,11 @@ def add_measures(parser: Options) -> None:
     """Add the options on what is measured."""
     parser.add_argument(
         "-overflow_detection", "--overflow_detection", dest="overflow", action="store_true",
-        help="look for float16 values of 65504 or more: column OverFlow",
+        help="report float16 values of 65504 or more in the column OverFlow",
     )  # fmt: skip
     add(
         parser, "--custom", metavar="FILE.py", completes="file",
-        help="your own metrics: the file is run, and its functions compare_*(x, y), or those that its list METRICS "
-        "names, become columns. x is the NPU tensor, y the benchmark's, whole in memory (at most 4 GiB a pair and "
+        help="custom metrics: the file is executed, and its functions compare_*(x, y), or those in its list METRICS, "
+        "become columns. x is the NPU tensor, y the benchmark tensor, both in memory (at most 4 GiB per pair and "
         "worker); they return a number or a short text",
     )  # fmt: skip

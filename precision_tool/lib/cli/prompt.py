@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import gc
 import logging
 import re
@@ -46,14 +45,15 @@ from precision_tool.lib.cli.words import (
     USER_ERROR,
     WORDS,
     Word,
+    close_words,
     find_word,
 )
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.io.files import folder_exists, history_file, is_folder
+from precision_tool.lib.io.files import folder_exists, history_file
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
-from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.messages.language import LANGUAGES, choose_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
@@ -464,10 +464,10 @@ class Prompt(cmd2.Cmd):
         self.output().err.print(plain(text("screen.cli.run_by_shell", name=name), "dim"))
         self.do_shell(statement.command_and_args)
 
-    def _closest(self, name: str) -> list[str]:
+    def _closest(self, name: str) -> tuple[str, ...]:
         """Return the commands whose names are close to one that does not exist."""
         commands = [command for command in self.get_visible_commands() if self.get_command_func(command)]
-        return difflib.get_close_matches(name.lower(), commands, n=3, cutoff=0.5)
+        return close_words(name, commands)
 
     def do_shell(self, statement: cmd2.Statement | str) -> None:
         """Run a command of the operating system."""
@@ -504,8 +504,10 @@ class Prompt(cmd2.Cmd):
         if args is None:
             return
         session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
-        if not is_folder(session.workspace.root):
-            raise UsageError("cli.no_data_folder", folder=args.folder)
+        try:
+            session.data.check_data()
+        except DataNotFoundError as error:
+            raise UsageError("cli.no_data_folder", reason=error.full_message, near=error.fields["near"]) from None
         if not args.command:
             self._go_on_with(session)
             return

@@ -14,6 +14,7 @@ from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 from precision_tool.lib.io.files import is_file, real_path
 from precision_tool.lib.io.fusion_passes import SHIPPED_OFF, SHIPPED_SWITCH, Switches, read_switches, text_to_write
+from precision_tool.lib.io.urls import is_remote, url_of
 from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError
@@ -88,7 +89,8 @@ def find_switch_file(
         if not installed and not _is_of_scripts(workspace):
             helper = action = ""
         return SwitchFile(path=current, target=target, shipped=shipped, helper_name=helper, action=action)
-    places = [folder / _FOLDER / name for folder in workspace.result_dirs()]
+    folders = (folder for folder in workspace.on_disk().result_dirs() if not is_remote(folder))
+    places = [folder / _FOLDER / name for folder in folders]
     existing = next((str(place) for place in places if is_file(place)), None)
     copy = existing or str(places[0])
     note = Message("note.cli.switch_file_copy", reason=reason, path=copy)
@@ -102,6 +104,8 @@ def _is_of_scripts(workspace: Workspace) -> bool:
 
 def _why_not_writable(path: str, to_write: bool) -> Message | None:
     """Return why a file cannot be written or replaced; None if it can."""
+    if is_remote(path):
+        return Message("error.io.local_only.text", url=url_of(path))
     if reason := why_no_file(path) or (Message("note.io.no_permission") if is_read_only(path) else None):
         return Message("note.data.not_writable", folder=path, reason=reason)
     if to_write:

@@ -5,6 +5,7 @@ is run; only `data` and the words of the prompt are done by the command line and
 on Python 3.7.
 """
 
+import difflib
 import importlib
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -14,6 +15,16 @@ DONE, FOUND, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 1, 2, 3, 130
 _TRAINING = (3, 7)
 #: The commands of the modules that are imported, by name: each a Command, or a PlainCommand.
 COMMANDS: Dict[str, Any] = {}
+
+
+#: Options before the command.
+GLOBAL_OPTIONS = ("--data", "--work", "--lang", "--log-level")
+
+
+def close_words(name: str, names: Sequence[str]) -> Tuple[str, ...]:
+    """Return the words that were probably meant: the same one in small letters, else up to three that are alike."""
+    word = name.lower()
+    return (word,) if word in names else tuple(difflib.get_close_matches(word, names, n=3, cutoff=0.5))
 
 
 class Word(NamedTuple):
@@ -47,7 +58,7 @@ def _training(name: str, arguments: str, help_: str, **more: Any) -> Word:
 #: The commands below the headings of the help, in its order.
 FAMILIES: Dict[str, Tuple[Word, ...]] = {
     "Compare": (
-        Word("ac", "[-c] [-l N]", "check everything and name the first op that computes wrong", many_folders=True),
+        Word("ac", "[-c] [-l N]", "run all checks and report the faulty op", many_folders=True),
         Word("vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
         Word(
             "vcs",
@@ -56,19 +67,24 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             many_folders=True,
             file="cmd_vc",
         ),
-        Word("report", "[RESULT] [-o FILE.html]", "all of a result as one HTML file, to look at and to send"),
+        Word("report", "[RESULT] [-o FILE.html]", "export a result as one self-contained HTML report"),
     ),
     "Find causes": (
-        Word("overflow", "[DIR] [-l N] [--mixlist]", "the op that overflows first, and what to do about it"),
+        Word("overflow", "[DIR] [-l N] [--mixlist]", "find the op that overflows first, and what to do about it"),
         Word(
             "random",
             "[-lt DIR] [-rt DIR]",
-            "ops that compute differently in two runs of one script, and overwritten memory",
+            "find ops that differ between two runs of one script, and overwritten memory",
         ),
         Word(
             "fusion",
             "[show|off|on|all-off|reset|blame|bisect] ...",
-            "fusion passes: in effect, switched on and off, the one that computes wrong",
+            "list fusion passes, switch them on and off, find the faulty one",
+        ),
+        Word(
+            "profile",
+            "[RESULT] | learn DIR | merge FILE ... [-o FILE]",
+            "how precise the device computes, by type of op; carried to later runs",
         ),
     ),
     "Look closer": (
@@ -81,15 +97,15 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
         Word(
             "ni",
             "NAME [-g GRAPH] [-a [ATTR]] [-s N]",
-            "all about one op: graph, neighbours, dumped tensors; -s draws it",
+            "show one op: graph, neighbours, dumped tensors; -s draws it",
             many_folders=True,
         ),
-        Word("repro", "OP [DIR]", "one op cut out of its network, with a script that shows its error anywhere"),
-        Word("graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),
-        Word("graph", "diff [LEFT RIGHT]", "what differs between the graphs of two runs, grouped"),
+        Word("repro", "OP [DIR]", "build a reproduction package of one op, with a script that shows its error"),
+        Word("graphs", "[--find WORD] [--use FILE]", "list the graph files, which one is in use and why"),
+        Word("graph", "diff [LEFT RIGHT]", "show the differences between the graphs of two runs, grouped"),
     ),
     "Tensors": (
-        Word("pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
+        Word("pt", "FILE|NAME [-c]", "show one tensor: statistics, histogram, first values"),
         Word("cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",), file="cmd_pt"),
         Word("dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),
     ),
@@ -98,7 +114,7 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
         _training("acl_json", "[FILE] [--dump-path DIR]", "write or check the acl.json that dumps single ops"),
     ),
     "Collect": (
-        _training("tf_dump", "[CMD]", "benchmark tensors out of what tfdbg dumped on CPU or GPU", makes_data=True),
+        _training("tf_dump", "[CMD]", "extract benchmark tensors from a tfdbg dump on CPU or GPU", makes_data=True),
         _training("npu_dump", "CMD", "run a training command with data dump on", makes_data=True),
         _training(
             "npu_overflow",
@@ -110,28 +126,33 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
         _training("train", "[-d DEVICE] [-a ACTION]", "replay a saved training step on CPU and NPU"),
     ),
     "Toolkit": (
-        Word("toolkit", "", "what was found of the vendor's toolkit, its versions, and what is missing"),
-        Word("graph2json", "GRAPH [OUT]", "a graph, text or .om, as the JSON that atc makes of it"),
+        Word("toolkit", "", "show the installed CANN toolkit, its versions, and what is missing"),
+        Word("graph2json", "GRAPH [OUT]", "convert a graph, text or .om, to the JSON that atc writes"),
     ),
     "Data": (
-        Word("data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=_TRAINING),
         Word(
-            "infer", "DIR|FILE.om [COMMAND ...]", "the prompt, or COMMAND, on what msquickcmp wrote; what an .om holds"
+            "data",
+            "DIR [COMMAND ...]",
+            "start the prompt, or run COMMAND, on another data folder",
+            min_python=_TRAINING,
+        ),
+        Word(
+            "infer", "DIR|FILE.om [COMMAND ...]", "start the prompt, or run COMMAND, on msquickcmp output; show an .om"
         ),
         Word("demo", "[DIR]", "generate demo data with one faulty op and find it", makes_data=True),
         Word("run", "CMD", "run a command of the operating system; at the prompt also !CMD", makes_data=True),
-        _training("guide", "[--path]", "the guide: from the first dump to the op at fault", makes_data=True),
+        _training("guide", "[--path]", "print the guide", makes_data=True),
     ),
 }
 WORDS = tuple(word for words in FAMILIES.values() for word in words)
 #: What only a prompt has; `help` the command line too.
 PROMPT_WORDS = (
-    Word("help", "[COMMAND]", "the commands, or one of them"),
+    Word("help", "[COMMAND]", "list the commands, or show one of them"),
     Word("set", "[NAME VALUE]", "show or change settings: threshold, limit, width, theme, paging and so on"),
-    Word("history", "[-a]", "what was typed; with -a in earlier sessions too, which Ctrl+R searches"),
-    Word("run_script", "FILE", "commands from a file, one per line"),
-    Word("refresh", "", "read dumps, graphs and results anew"),
-    Word("exit", "", "leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", ("quit",)),
+    Word("history", "[-a]", "list earlier input; with -a also of earlier sessions, which Ctrl+R searches"),
+    Word("run_script", "FILE", "run the commands of a file, one per line"),
+    Word("refresh", "", "read dumps, graphs and results again"),
+    Word("exit", "", "leave the prompt, like quit, Ctrl+D, and Ctrl+C at an empty prompt", ("quit",)),
 )
 
 

@@ -185,7 +185,7 @@ class Column:
 
     Fields are named by their place, `pair.index` or `metrics.cosine`. `value` is what is written where it is not just
     the field, `json` the key where programs find it (metrics and summaries are there under the names of their fields),
-    `others` what older releases called the column. A cell of a `strict` column that cannot be read makes the whole
+    `others` other names that files have for the column. A cell of a `strict` column that cannot be read makes the whole
     line unreadable. Of bools against a bool benchmark the metrics `for_bool` are printed. Of a row that `hides` says
     so of, the cell is that of no value. `--compat` has of the metrics the `vendors`.
 
@@ -400,7 +400,7 @@ EXTRA = (
     ),
 )  # fmt: skip
 
-#: Behind all others: results of older releases, and of `vc`, which recomputes nothing, are without it.
+#: Behind all others: results of `vc`, which recomputes nothing, are without it.
 _OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(PRECISE, none=""), json="own_error", **_NOT_SHOWN)
 _INDEX = Column(name="Index", field="pair.index", form=COUNT, json="index", strict=True, **_NOT_SHOWN)
 _SEQUENCE = Column(name="OpSequence", field="pair.sequence", form=SEQUENCE, json="sequence", strict=True, **_NOT_SHOWN)

@@ -168,6 +168,9 @@ class DataFolder:
         self._choice: Choice | None = None
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        return f"<DataFolder {shown_path(str(self.workspace.root))}>"
+
     @alone
     def refresh(self, *what: CacheKind) -> None:
         """Forget what was read of these kinds, of all without any."""

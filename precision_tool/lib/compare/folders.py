@@ -22,7 +22,7 @@ from precision_tool.lib.data.kinds import kind_of_both, pair_h5_files
 from precision_tool.lib.data.matching import Counterpart, GraphDumps, GraphMatcher, NameMatcher, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
-from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD, check_options
 from precision_tool.lib.data.sides import Inputs, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.messages import Message
@@ -90,6 +90,9 @@ class CompareOptions:
     other_graph: str | None = None
     extremes: bool = False
     extra_pairs: ExtraPairs | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self, threshold="threshold", limit="limit", worst="limit")
 
     @property
     def measures(self) -> Measures:

@@ -29,6 +29,8 @@ from precision_tool.lib.model.pytorch import H5Op, H5Value
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
 
+#: Stands where the name of a layout does, of values in the order of the benchmark's axes.
+BENCHMARK_ORDER = "in the benchmark's order"
 _SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
 
 NPU, BENCHMARK = "NPU", "benchmark"
@@ -114,7 +116,7 @@ def tensors_of_pair(
     if isinstance(pair.npu, Tensor) and pair.npu_plan is not None and not layouts.is_plain(pair.npu.layout):
         shape = pair.error_shape if pair.npu_plan.is_flat else pair.npu_plan.logical_shape
         if prod(shape) == prod(pair.npu_plan.logical_shape):
-            npu = replace(npu, reading=Reading(pair.npu_plan, shape, "in the benchmark's order", pair.reason))
+            npu = replace(npu, reading=Reading(pair.npu_plan, shape, BENCHMARK_ORDER, pair.reason))
     if pair.golden is None:
         return replace(npu, reason=npu.reason or pair.reason), None
     golden = NamedTensor(path=pair.golden.path, slot=pair.golden_tensor, side=BENCHMARK, run=run)

@@ -417,7 +417,7 @@ def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -
 
 
 def read_result(path: str) -> Table:
-    """Read a result file of any release of ours, or of the vendor's.
+    """Read a result file of ours or of the vendor's.
 
     Parameters
     ----------

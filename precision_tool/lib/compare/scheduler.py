@@ -27,6 +27,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from precision_tool.lib.data.settings import check_options
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -69,6 +70,9 @@ class Resources:
     workers: int = 0
     executor: Executor | None = None
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self, workers="workers")
 
     @property
     def count(self) -> int:

@@ -381,27 +381,14 @@ def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     )
 
 
-def has_tensors(folder: str, stamps: Stamps | None = None) -> bool:
-    """True if a folder holds a benchmark tensor, or a dump file; False also for one that cannot be listed.
-
-    `stamps` notes the folders that were listed.
-    """
-    return next(_tensor_names(folder, stamps), None) is not None
-
-
 def newest_golden(folder: str) -> int | None:
     """The time in the names of the golden `.npy` files below a folder; None if there is none."""
-    golden = (names.parse_golden_name(name) for name in _tensor_names(folder))
-    return max((parsed[2] for parsed in golden if parsed is not None), default=None)
-
-
-def _tensor_names(folder: str, stamps: Stamps | None = None) -> Iterator[str]:
-    """Names of the benchmark tensors and dump files below a folder; `mapping.csv`, which gives such names, is one."""
+    newest: int | None = None
     with suppress(PrecisionToolError):
-        for _, file_names in list_folders(folder, stamps):
-            for name in file_names:
-                if names.parse_golden_name(name) is not None or names.is_dump_file(name) or name == MAPPING_FILE:
-                    yield name
+        for _, file_names in list_folders(folder):
+            times = [parsed[2] for parsed in map(names.parse_golden_name, file_names) if parsed is not None]
+            newest = max((time for time in (newest, *times) if time is not None), default=None)
+    return newest
 
 
 # --- overflow status files, and the dumps of the ops they name ---

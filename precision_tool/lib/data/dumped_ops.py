@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from precision_tool.lib.data.dump_names import NPY, StepAndRank, base_name, flatten, slice_number, whole_name
-from precision_tool.lib.data.dump_tree import find_benchmark
+from precision_tool.lib.data.dump_names import StepAndRank, base_name, flatten, slice_number, whole_name
+from precision_tool.lib.data.kinds import NPY, NpyFiles
 from precision_tool.lib.io.files import signature_of
-from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.readers import NoNumbersError, open_op_dump, read_tensor_event
+from precision_tool.lib.io.readers import NoNumbersError, open_op_dump
 from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tensor_bytes import joined
 from precision_tool.lib.messages import Message
@@ -280,12 +279,13 @@ class BenchmarkSide(ABC):
 
 
 class GoldenFiles(BenchmarkSide):
-    """Golden `.npy` files, or the tensor files of tfdbg, as the benchmark side."""
+    """Golden `.npy` files, the tensor files of tfdbg, or those of another `kind`, as the benchmark side."""
 
-    def __init__(self, benchmark: Benchmark) -> None:
+    def __init__(self, benchmark: Benchmark, kind: NpyFiles = NPY) -> None:
         self._benchmark = benchmark
-        #: What was opened, and what its file was then, by path.
-        self._opened: dict[str, tuple[Found, Signature | None]] = {}
+        self._kind = kind
+        #: What was opened, and what its file was then.
+        self._opened: dict[BenchmarkFile, tuple[Found, Signature | None]] = {}
         self._of_places: dict[StepAndRank, GoldenFiles] = {}
 
     @property
@@ -314,7 +314,7 @@ class GoldenFiles(BenchmarkSide):
             folder = self._benchmark.places.get(place)
             if folder is not None:
                 if place not in self._of_places:
-                    self._of_places[place] = GoldenFiles(find_benchmark(folder))
+                    self._of_places[place] = GoldenFiles(self._kind.find(folder), self._kind)
                 return self._of_places[place]
         return None
 
@@ -325,42 +325,39 @@ class GoldenFiles(BenchmarkSide):
             return Missing(Message("row.data.no_tensor", op=op_name, index=index))
         if (op_name, index) in self._benchmark.alike:
             return Missing(Message("row.data.spelled_alike", op=op_name, index=index))
-        return self._open(file.path)
+        return self._open(file)
 
     def output_of(self, real_name: str, index: int) -> Found:
         """The golden tensor of an op's output, by the real name where the benchmark has these."""
         file = self._benchmark.by_real_name.get((real_name, index))
-        return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
+        return self._open(file) if file is not None else self.output(flatten(real_name), index)
 
     def has_real_name(self, real_name: str, index: int) -> bool:
         """Return whether the benchmark has the tensor by its op's real name."""
         return (real_name, index) in self._benchmark.by_real_name
 
-    def _open(self, path: str) -> Found:
-        cached = self._opened.get(path)
+    def _open(self, file: BenchmarkFile) -> Found:
+        cached = self._opened.get(file)
         if cached is not None:
             return cached[0]
-        signature = signature_of(path)  # before it is read: a change meanwhile shows
-        tensor = _open_golden(path)
-        self._opened[path] = tensor, signature
+        signature = signature_of(file.path)  # before it is read: a change meanwhile shows
+        tensor: Found
+        try:
+            tensor = self._kind.read(file)
+        except NoNumbersError as error:
+            tensor = Missing(error.full_message)
+        except PrecisionToolError as error:
+            tensor = Missing(error.advice_message, damaged=True, path=file.path)
+        self._opened[file] = tensor, signature
         return tensor
 
     def forget_changed(self) -> None:
         """Drop the tensors of changed files."""
-        for path, (_, signature) in list(self._opened.items()):
-            if signature_of(path) != signature:
-                del self._opened[path]
+        for file, (_, signature) in list(self._opened.items()):
+            if signature_of(file.path) != signature:
+                del self._opened[file]
         for side in self._of_places.values():
             side.forget_changed()
-
-
-def _open_golden(path: str) -> Found:
-    try:
-        return read_npy(path) if path.endswith(NPY) else read_tensor_event(path)
-    except NoNumbersError as error:
-        return Missing(error.full_message)
-    except PrecisionToolError as error:
-        return Missing(error.advice_message, damaged=True, path=path)
 
 
 class NoBenchmark(BenchmarkSide):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_names import is_dump_file
 from precision_tool.lib.data.dump_tree import (
+    MAPPING_FILE,
     Stamps,
     find_benchmark,
     find_run,
@@ -18,9 +20,12 @@ from precision_tool.lib.data.dump_tree import (
 )
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
+from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.io.readers import read_tensor_event
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpLeaf, Run
+from precision_tool.lib.model.tensor import Tensor
 
 
 class DataKind(ABC):
@@ -259,6 +264,10 @@ class NpyFiles(DataKind):
     def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
         return find_benchmark(path, stamps)
 
+    def read(self, file: BenchmarkFile) -> Tensor:
+        """Return the tensor of a file that `find` returned; its values are read when they are used."""
+        return read_npy(file.path) if self.has_suffix(file.path) else read_tensor_event(file.path)
+
 
 class TfdbgRuns(NpyFiles):
     """A benchmark's tensors as tfdbg wrote them; `.npy` files that lie among them are read instead."""
@@ -289,6 +298,23 @@ def benchmark_kind(path: str) -> NpyFiles | None:
     """The kind of the benchmark's tensors below a folder; None where there are none, or a dump comes first."""
     check_folder(path, "benchmark tensors")
     return next((kind for kind in BENCHMARK_KINDS if kind.lies_at(path)), None)
+
+
+def is_benchmark_file(name: str) -> bool:
+    """Return whether a file of this name holds benchmark tensors, of whatever kind."""
+    return any(kind.owns(name) for kind in BENCHMARK_KINDS)
+
+
+def has_tensors(folder: str, stamps: Stamps | None = None) -> bool:
+    """Return whether a folder holds a benchmark tensor, or a dump file; False also for one that cannot be listed.
+
+    `mapping.csv`, which gives such names, counts. `stamps` notes the folders that were listed.
+    """
+    with suppress(PrecisionToolError):
+        for _, file_names in list_folders(folder, stamps):
+            if any(is_benchmark_file(name) or is_dump_file(name) or name == MAPPING_FILE for name in file_names):
+                return True
+    return False
 
 
 def kind_of_both(npu: str, golden: str, options: dict[str, str | None]) -> DataKind:

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_tree import is_status_file, list_folders
-from precision_tool.lib.data.kinds import DEVICE_KINDS, NPY, PYTORCH
+from precision_tool.lib.data.kinds import DEVICE_KINDS, PYTORCH, is_benchmark_file
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, list_folder
@@ -75,7 +75,7 @@ class DataOverview:
 def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     """Counts what lies in the data folder. Nothing is opened; what cannot be listed counts as nothing."""
     golden = _names_below(str(space.tf_dump_dir))
-    tensors = sum(map(NPY.owns, golden))
+    tensors = sum(map(is_benchmark_file, golden))
     runs = []
     if not tensors:
         with suppress(PrecisionToolError):

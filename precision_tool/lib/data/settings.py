@@ -204,7 +204,7 @@ DEFAULT_THRESHOLD = 0.98
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
+    """All settings, checked; a wrong value raises UsageError. `config/config.py` says what each means."""
 
     data: Path = _setting(DEFAULT_DATA, _folder)  # noqa: RUF009  # it is a field
     #: Further data folders of a study: options only.
@@ -262,7 +262,18 @@ def _checked(name: str, value: object, place: Union[Message, str]) -> Any:
     except UsageError as error:  # of a URL, which may hold a password
         raise UsageError("data.bad_url", place=place, reason=error.full_message, advice=error.hint_message) from None
     except ValueError as error:
-        raise UsageError("data.bad_setting", place=place, problem=error.args[0], value=_shown(value)) from None
+        raise UsageError(
+            "data.bad_setting", place=place, problem=error.args[0], value=_shown(value), file=str(CONFIG_FILE)
+        ) from None
+
+
+def check_options(options: Any, **settings: str) -> None:
+    """Check fields of a frozen dataclass, in its `__post_init__`, as the settings that the arguments name.
+
+    UsageError for a value that is not allowed; a number in a text is kept as a number.
+    """
+    for name, setting in settings.items():
+        object.__setattr__(options, name, _checked(setting, getattr(options, name), name))
 
 
 def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_tool.lib.data.dump_names import placed
-from precision_tool.lib.data.dump_tree import Stamps, has_tensors, newest_golden
+from precision_tool.lib.data.dump_tree import Stamps, newest_golden
 from precision_tool.lib.data.dumped_ops import GoldenFiles
-from precision_tool.lib.data.kinds import GE, NPY, PYTORCH, DataKind, benchmark_kind, device_kind, kind_at
+from precision_tool.lib.data.kinds import GE, NPY, PYTORCH, DataKind, benchmark_kind, device_kind, has_tensors, kind_at
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg
-from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, stat_of
+from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, real_path, stat_of
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, UsageError
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 
 
@@ -65,7 +65,7 @@ def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
     """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
     kind = benchmark_kind(path)
     if kind is not None:
-        return GoldenFiles(kind.find(path, stamps))
+        return GoldenFiles(kind.find(path, stamps), kind)
     try:
         return GE.find(path, stamps)
     except DataNotFoundError:
@@ -89,6 +89,14 @@ def own_benchmark(golden: GoldenFiles, leaf: DumpLeaf, count: int) -> GoldenFile
 
 
 def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
+    """As `_fitting_leaf`. UsageError for the leaf itself: a dump agrees with itself, whatever is in it."""
+    found = _fitting_leaf(other, leaf, position, count)
+    if real_path(found.path) == real_path(leaf.path):
+        raise UsageError.of(found.path, "data.same_dump")
+    return found
+
+
+def _fitting_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
     """The leaf of the other run that stands for the same device, model id and step, or for the same place.
 
     Different steps are never taken for each other, unless each side is the one folder that was named.

@@ -205,6 +205,13 @@ class Workspace:
         """This, or with the usual folder of results where they go to a URL: what is no single file needs a disk."""
         return Workspace(self.root, Path(FALLBACK_WORK_FOLDER)) if urls.is_remote(self.work or "") else self
 
+    def local_output_dir(self, *parts: str) -> Path:
+        """As `output_dir`, on a disk, with a note where results go to a URL."""
+        if urls.is_remote(self.work or ""):
+            reason = Message("error.io.local_only.text", url=urls.url_of(str(self.work)))
+            self.notes.append(Message("note.data.results_elsewhere", reason=reason, folder=FALLBACK_WORK_FOLDER))
+        return self.on_disk().output_dir(*parts)
+
     def dump_dirs(self) -> List[Path]:
         """The folders of the data folder that hold dumps, whether or not they are there."""
         numbers = self.debug_numbers()

@@ -606,13 +606,13 @@ class Explainer:
             other.places is not None and other.places.mistake in _OF_CASTS for other in wrong
         ):
             cause = Cause.CAST  # it goes through another type than the one it is told to make, or does not round
-        sure = 0.97 if result.is_confirmed else 0.75 if result.is_guessed else 0.9
+        sure = 0.97 if result.is_confirmed else 0.75 if result.is_guessed else 0.95
         if _is_seen_apart(result) and self._is_overwritten(result, slot):
             cause, sure = Cause.STOMP, 0.7
         undumped_inputs = [index for index, source in result.from_elsewhere if source != "benchmark"]
         if undumped_inputs and cause is not Cause.STOMP:
-            sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
-        sure = sure if result.is_dumped else sure - 0.1
+            sure = min(sure, 0.92)  # what it read may have been overwritten after it was put out
+        sure = sure if result.is_dumped else sure - 0.05
         facts = (
             *_own_error_facts(result, slot, undumped_inputs),
             *_effect_facts(self._findings.effects.get(result.name)),

@@ -237,8 +237,9 @@ _EXPLAINS_MOST = 0.5
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
-#: Confidence in a clean verdict of which every op was recomputed.
-_CLEAN = 0.97
+#: Confidence in a clean verdict of which every op was recomputed; without a benchmark other data, weights and random
+#: numbers go unnoticed (VERDICT.md §9).
+_CLEAN, _CLEAN_ALONE = 0.97, 0.6
 #: What an op of which only some elements were recomputed takes away from it where no benchmark tells of the others.
 _IN_PART = 0.5
 
@@ -504,7 +505,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
-            base, cause=cause, confidence=_CLEAN * checked_fraction, facts=facts,
+            base, cause=cause, confidence=(_CLEAN if has_benchmark else _CLEAN_ALONE) * checked_fraction, facts=facts,
             next=plan(None, suspects, has_benchmark, findings.judged),
         )  # fmt: skip
     first = guilty[0]

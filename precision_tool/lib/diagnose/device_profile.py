@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from enum import StrEnum
+from math import isfinite, sqrt
 from statistics import median, quantiles
 
-from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, UNIT
+import numpy as np
+
+from precision_tool.lib.diagnose.error_shape import APPROXIMATED, MEAN_SQUARE, OF_ROUNDING, UNIT, Misfit
+from precision_tool.lib.diagnose.formulas import Formula
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
-from precision_tool.lib.ops.base import Kind
+from precision_tool.lib.model.documents import NOT_STORED
+from precision_tool.lib.ops import op_table as table
+from precision_tool.lib.ops.base import Doubles, Input, Kind
 
 #: Relative error up to which the vendor accepts a kernel, by type of its output.
 ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
@@ -33,10 +39,32 @@ _APPROXIMATING = (Kind.APPROXIMATE, Kind.COMPOSITE, Kind.SUM)
 #: A device flushes subnormal numbers if it puts out so few of them beside those that it flushed.
 _FLUSHES = 0.05
 #: Values of a type that a profile keeps.
-_KEPT = 64
+KEPT = 64
+#: Points of a curve, elements that they are made of at most, and at least for each.
+CURVE, _MOST, _LEAST = 16, 1 << 16, 4
+#: The relative distance that rounding a number once makes (rms), in float32; products in HF32 round their inputs to
+#: 12 bits less, and that is what their rounding allows for.
+_ONCE, _HF32 = sqrt(MEAN_SQUARE) * UNIT["float32"], 2.0**12
+#: From here on, and within these bounds of what HF32 makes of it, the error of a product is that of HF32: float32 alone
+#: is 2**12 times as exact, so the middle of the two is 2**6 below.
+_HF32_FROM, _HF32_BETWEEN = 2.0**-17, (2.0**-6, 4.0)
+#: Sums are bounded as if their terms were added one by one: a tree of K terms makes an error that is smaller by the
+#: root of K over its logarithm, so much is a fourth from 2**9 terms on. Below this rounding there are fewer terms.
+_TREE, _MANY_TERMS = 0.25, 2.0**-22
 
 #: Types of the original ops, joined, and type of the output.
 Key = tuple[str, str]
+#: The error of a function over its input.
+Curve = tuple[tuple[float, float], ...]
+
+
+class SumOrder(StrEnum):
+    """How a device adds up, by the error that this makes."""
+
+    TREE = "tree"
+    SEQUENTIAL = "sequential"
+    #: With a larger error than float32 sums have, one by one.
+    COARSE = "coarse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +87,12 @@ class TypePrecision:
     own : float
         The middle one of the relative distances of the outputs from the exact result.
     rounding : float
-        The same as float32 arithmetic would make it.
+        The same as the verdict's bounds make it: HF32 in products, and approximated functions, are allowed for.
+    input_dtype : str
+        Type of the floating inputs; "" where they are of several.
+    curve : tuple of (float, float)
+        Of a function of one input, the signed relative error by the input's value: the middle ones of each of at most
+        16 parts of the values, which are in order and equally many.
     """
 
     op_type: str
@@ -69,6 +102,8 @@ class TypePrecision:
     imprecisions: tuple[float, ...]
     own: float
     rounding: float
+    input_dtype: str = ""
+    curve: Curve = ()
 
     @property
     def imprecision(self) -> float:
@@ -79,6 +114,42 @@ class TypePrecision:
     def is_accepted(self) -> bool:
         """Whether the vendor's acceptance rule for kernels holds."""
         return self.imprecision <= ACCEPTED.get(self.dtype, 0.0)
+
+    @property
+    def accepted(self) -> float:
+        """The relative error up to which the vendor accepts a kernel of the type."""
+        return ACCEPTED.get(self.dtype, 0.0)
+
+    @property
+    def float32(self) -> float:
+        """What the middle distance would be if the device computed in float32, and rounded once at the end."""
+        if self._may_be_hf32:
+            return max(self.rounding / _HF32, _ONCE)
+        if self.kind in APPROXIMATED and self.dtype == "float32" and self.rounding <= 1.01 * APPROXIMATED[self.kind]:
+            return _ONCE
+        return self.rounding
+
+    @property
+    def is_hf32(self) -> bool:
+        """Whether its float32 products are as far off as inputs in HF32 make them."""
+        low, high = _HF32_BETWEEN
+        return self._may_be_hf32 and self.own >= _HF32_FROM and low * self.rounding <= self.own <= high * self.rounding
+
+    @property
+    def order(self) -> SumOrder | None:
+        """How float32 sums are added up; None where their error does not tell."""
+        is_sum = self.kind is Kind.SUM or (self.kind is Kind.MATRIX and self.input_dtype in _HALF)
+        if not is_sum or self.dtype != "float32" or self.rounding < _MANY_TERMS:
+            return None
+        if self.own < _TREE * self.rounding:
+            return SumOrder.TREE
+        return SumOrder.SEQUENTIAL if self.own <= self.rounding / _TREE else SumOrder.COARSE
+
+    @property
+    def _may_be_hf32(self) -> bool:
+        specs = map(table.find, self.op_type.split("+"))
+        has_products = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
+        return has_products and self.dtype == self.input_dtype == "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +164,20 @@ class DeviceProfile:
         Types whose subnormal numbers it flushes to zero.
     runs : int
         How many runs it was learned from.
+    device : str
+        What device it is; "" if the runs do not say.
+    mode : mapping of str to str
+        Settings that choose its kernels, as far as the runs say: "precision_mode", "overflow" and so on.
+    path : str
+        Its file, "" as long as it has none.
     """
 
     types: tuple[TypePrecision, ...] = ()
     flushes: tuple[str, ...] = ()
     runs: int = 1
+    device: str = ""
+    mode: Mapping[str, str] = field(default_factory=dict)
+    path: str = field(default="", compare=False, metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,24 +260,43 @@ def learn(judged: Sequence[OpResult], profile: DeviceProfile | None = None) -> D
 
 
 def profile_of(judged: Sequence[OpResult], device: Device) -> DeviceProfile:
-    """Return what a run shows of its device, without the ops that are wrong."""
+    """Return what a run shows of its device: by the ops that are right, as far as its precision goes."""
     slots: dict[Key, list[SlotResult]] = {}
+    input_dtypes: dict[Key, set[str]] = {}
     for result, slot in _recomputed(judged):
-        if result.state is not State.WRONG and slot.dtype in UNIT and isfinite(slot.own):
-            slots.setdefault((_joined(result.how), slot.dtype), []).append(slot)
+        is_told = all(map(isfinite, (slot.own, slot.rounding, slot.imprecision)))
+        if result.state is State.RIGHT and slot.dtype in UNIT and is_told:
+            key = (_joined(result.how), slot.dtype)
+            slots.setdefault(key, []).append(slot)
+            dtypes = {desc.dtype for desc in result.op.input_descs if desc.dtype in UNIT}
+            input_dtypes.setdefault(key, set()).update(dtypes)
     types = tuple(
         TypePrecision(
-            op_type=op_type, dtype=dtype, kind=of_type[0].kind, ops=len(of_type),
+            op_type=key[0], dtype=key[1], kind=of_type[0].kind, ops=len(of_type),
             imprecisions=_some(slot.imprecision for slot in of_type), own=median(slot.own for slot in of_type),
-            rounding=median(slot.rounding for slot in of_type),
+            rounding=median(slot.rounding for slot in of_type), input_dtype=_only(input_dtypes[key]),
+            curve=_joined_curve(slot.curve for slot in of_type),
         )
-        for (op_type, dtype), of_type in sorted(slots.items())
+        for key, of_type in sorted(slots.items())
     )  # fmt: skip
     return DeviceProfile(types=types, flushes=tuple(sorted(device.flushes)))
 
 
+def mismatch(profile: DeviceProfile, other: DeviceProfile) -> tuple[str, str, str] | None:
+    """Return the first thing in which two profiles are of different devices or modes: its name and both values.
+
+    None where they may be of the same: what one of them does not say fits everything.
+    """
+    if profile.device and other.device and profile.device != other.device:
+        return "device", profile.device, other.device
+    for name in profile.mode:
+        if name in other.mode and profile.mode[name] != other.mode[name]:
+            return name, profile.mode[name], other.mode[name]
+    return None
+
+
 def merged(profiles: Sequence[DeviceProfile]) -> DeviceProfile:
-    """Return the profile of all runs together."""
+    """Return the profile of all runs together. They must be of one device and mode, see `mismatch`."""
     by_key: dict[Key, list[TypePrecision]] = {}
     for profile in profiles:
         for entry in profile.types:
@@ -207,11 +306,61 @@ def merged(profiles: Sequence[DeviceProfile]) -> DeviceProfile:
             entries[0], ops=sum(entry.ops for entry in entries),
             imprecisions=_some(value for entry in entries for value in entry.imprecisions),
             own=median(entry.own for entry in entries), rounding=median(entry.rounding for entry in entries),
+            input_dtype=_only({entry.input_dtype for entry in entries}),
+            curve=_joined_curve(entry.curve for entry in entries),
         )
         for _, entries in sorted(by_key.items())
     )  # fmt: skip
-    flushes = sorted({dtype for profile in profiles for dtype in profile.flushes})
-    return DeviceProfile(types=types, flushes=tuple(flushes), runs=sum(profile.runs for profile in profiles))
+    return DeviceProfile(
+        types=types,
+        flushes=tuple(sorted({dtype for profile in profiles for dtype in profile.flushes})),
+        runs=sum(profile.runs for profile in profiles),
+        device=next((profile.device for profile in profiles if profile.device), ""),
+        mode={name: value for profile in reversed(profiles) for name, value in profile.mode.items()},
+    )
+
+
+def curve_of(formula: Formula, inputs: Mapping[int, Input], fit: Misfit) -> Curve:
+    """Return the relative error of an approximated function of one input by the input's value; () for other ops.
+
+    The elements are put in the order of their inputs and cut into at most 16 parts of equal size; of each these are the
+    median of the input and of (y − f) / f, with its sign. An approximation by tables or steps has one curve wherever it
+    stands; a fault that depends on the place has none.
+    """
+    floats = [tensor for tensor in inputs.values() if tensor.dtype in UNIT]
+    if len(formula.stages) != 1 or formula.kind is not Kind.APPROXIMATE or len(floats) != 1:
+        return ()
+    values = np.asarray(floats[0].array, np.float64).reshape(-1)
+    if values.size != fit.true.size:
+        return ()
+    step = -(-values.size // _MOST) if values.size else 1
+    x, y, f = values[::step], fit.got[::step], fit.true[::step]
+    with np.errstate(all="ignore"):
+        errors = (y - f) / f
+    is_told = np.isfinite(x) & np.isfinite(errors)
+    order = np.argsort(x[is_told], kind="stable")
+    return _in_parts(x[is_told][order], errors[is_told][order], _LEAST)
+
+
+def _joined_curve(curves: Iterable[Curve]) -> Curve:
+    """Return the curve of the points of several."""
+    points = sorted(point for curve in curves for point in curve)
+    if len(points) <= CURVE:
+        return tuple(points)
+    x, errors = np.array(points).T
+    return _in_parts(x, errors, 1)
+
+
+def _in_parts(x: Doubles, errors: Doubles, least: int) -> Curve:
+    count = min(CURVE, x.size // least)
+    if not count:
+        return ()
+    parts = zip(np.array_split(x, count), np.array_split(errors, count), strict=True)
+    return tuple((float(np.median(part)), float(np.median(error))) for part, error in parts)
+
+
+def _only(dtypes: set[str]) -> str:
+    return next(iter(dtypes)) if len(dtypes) == 1 else ""
 
 
 def _recomputed(judged: Sequence[OpResult]) -> Iterable[tuple[OpResult, SlotResult]]:
@@ -223,9 +372,9 @@ def _recomputed(judged: Sequence[OpResult]) -> Iterable[tuple[OpResult, SlotResu
 
 def _some(values: Iterable[float]) -> tuple[float, ...]:
     ordered = sorted(values)
-    if len(ordered) <= _KEPT:
+    if len(ordered) <= KEPT:
         return tuple(ordered)
-    return tuple(ordered[round(number * (len(ordered) - 1) / (_KEPT - 1))] for number in range(_KEPT))
+    return tuple(ordered[round(number * (len(ordered) - 1) / (KEPT - 1))] for number in range(KEPT))
 
 
 def _joined(how: Sequence[str]) -> str:

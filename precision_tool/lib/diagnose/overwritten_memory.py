@@ -15,7 +15,7 @@ import numpy as np
 
 from precision_tool.lib.compare.tensor_figures import open_reader
 from precision_tool.lib.compare.tensor_reader import key_of, same_range
-from precision_tool.lib.diagnose.error_shape import norm
+from precision_tool.lib.diagnose.error_shape import SMALLEST_NORMAL, norm
 from precision_tool.lib.diagnose.op_values import (
     MAX_ELEMENTS,
     PARAMETER_TYPES,
@@ -329,6 +329,7 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Divergence | None:
             y = np.where(np.abs(y) > 65504, np.copysign(np.where(np.isfinite(x), 65504, np.inf), y), y)
         off = np.abs(x - y)
         same = (x == y) | (np.isnan(x) & np.isnan(y)) | (off <= unit * np.abs(y) + smallest)
+        same |= (x == 0) & (np.abs(y) < SMALLEST_NORMAL.get(loaded.input.dtype, 0.0))  # devices may flush these
         different = int(np.count_nonzero(~same))
         if not different:
             return None

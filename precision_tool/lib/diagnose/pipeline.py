@@ -26,10 +26,12 @@ from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.sides import Inputs
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
 from precision_tool.lib.diagnose.decide import SECONDS, RunVerdict, Subject, decide
+from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
 from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.plan import with_passports_known
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
+from precision_tool.lib.diagnose.stored_profile import check_fits, identity_of
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, stored
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Flag, Step, StepText, Suspect, Verdict
 from precision_tool.lib.messages import render
@@ -94,6 +96,8 @@ class DiagnoseOptions:
         Recompute only where the comparison shows something, or there is no benchmark.
     seconds : float
         How long recomputing may take.
+    profile : DeviceProfile, optional
+        How precise the device is, as earlier runs showed (`stored_profile.read_profile`).
     """
 
     compare: CompareOptions = DEFAULT_OPTIONS
@@ -101,6 +105,7 @@ class DiagnoseOptions:
     recomputes: bool = True
     only_suspects: bool = False
     seconds: float = SECONDS
+    profile: DeviceProfile | None = None
 
 
 DEFAULT_DIAGNOSE_OPTIONS = DiagnoseOptions()
@@ -176,6 +181,8 @@ def diagnose_leaf(
         The leaf, or a graph that was named, is not there or damaged.
     ComparisonStoppedError, WorkStoppedError
         The work ended early.
+    UsageError
+        The profile is of another device or mode.
     """
     analysis = leaf.analysis
     if analysis is None and options.compares:
@@ -217,13 +224,18 @@ def decide_leaf(
         return None
     golden = result.golden if result is not None else leaf.golden
     findings = () if analysis is None else analysis.findings
+    rows = () if analysis is None else analysis.rows
+    if options.profile is not None:
+        check_fits(options.profile, identity_of(leaf.dump.path, rows))
     subject = Subject(
         leaf=leaf.dump, file=file, dumps=None if result is None else result.dumps, flagged=leaf.flags,
         compared=[finding.op_name for finding in findings if finding.kind == FindingKind.FIRST_FAULTY_OP],
         threshold=options.compare.threshold if analysis is None else analysis.threshold, is_later=leaf.is_later,
+        profile=options.profile,
     )  # fmt: skip
-    rows = () if analysis is None else analysis.rows
-    return decide(subject, golden, rows, leaf.runs, seconds=options.seconds, resources=resources)
+    judged = decide(subject, golden, rows, leaf.runs, seconds=options.seconds, resources=resources)
+    of_run = identity_of(judged.npu, rows if judged.npu == leaf.dump.path else ())
+    return replace(judged, profile=replace(judged.profile, device=of_run.device, mode=of_run.mode))
 
 
 def with_own_errors(analysis: Analysis, judged: RunVerdict) -> Analysis:

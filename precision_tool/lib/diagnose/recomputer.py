@@ -34,7 +34,7 @@ from precision_tool.lib.compare.scheduler import (
 )
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.diagnose.candidate_formulas import BenchmarkValues, CandidateFormulas, is_obeyed
-from precision_tool.lib.diagnose.device_profile import Device
+from precision_tool.lib.diagnose.device_profile import Device, curve_of
 from precision_tool.lib.diagnose.error_shape import (
     DOUBT,
     INEXACT,
@@ -659,7 +659,8 @@ class Recomputer:
                 if other.excess < fit.excess and other.excess <= DOUBT:
                     fit = other
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
-            slots.append(slot_of(slot, have, out, fit, kind, tolerance))
+            made = slot_of(slot, have, out, fit, kind, tolerance)
+            slots.append(replace(made, curve=curve_of(formula, inputs, fit)) if made.beyond else made)
         if not slots:
             raise other_size or NotComputedError("no_dumped_output")
         if not is_told:

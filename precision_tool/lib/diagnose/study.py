@@ -464,7 +464,10 @@ class Runner:
         self._cache = cache
         self._host_of = host_of
         self._leaf_options = LeafOptions(
-            threshold=options.threshold, graph=options.graph, only_suspects=options.judging is Judging.SUSPECTS
+            threshold=options.threshold,
+            graph=options.graph,
+            only_suspects=options.judging is Judging.SUSPECTS,
+            profile=options.profile,
         )
         self._key = self._leaf_options.digest
         self.states: dict[str, LeafState] = {}

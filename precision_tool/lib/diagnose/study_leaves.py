@@ -20,7 +20,7 @@ from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import is_rank_folder, placed, placed_below
 from precision_tool.lib.data.dump_tree import MAPPING_FILE, find_status_files, is_status_file
-from precision_tool.lib.data.kinds import NPY
+from precision_tool.lib.data.kinds import benchmark_kind, is_benchmark_file
 from precision_tool.lib.data.sides import benchmark_folder, default_npu
 from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
 from precision_tool.lib.io.cache import folder_fingerprint
@@ -411,7 +411,7 @@ def find_benchmarks(root: str) -> Benchmarks:
     folders: dict[tuple[int | None, int | None], list[str]] = {}
     digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
     for folder, file_names in walk.list_folders(place):
-        tensors = [name for name in file_names if NPY.has_suffix(name)]
+        tensors = [name for name in file_names if is_benchmark_file(name)]
         files = tensors or [name for name in file_names if names.is_dump_file(name)]
         if files:
             key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
@@ -419,8 +419,9 @@ def find_benchmarks(root: str) -> Benchmarks:
             digests.setdefault(key, hashlib.sha256()).update(folder_fingerprint(folder, files)[1].encode())
     if not folders:  # a run of tfdbg, or nothing: the reader says what is wrong
         with suppress(PrecisionToolError):
-            walk.find_benchmark(place)
-            digests[None, None] = hashlib.sha256()
+            if (kind := benchmark_kind(place)) is not None:
+                kind.find(place)
+                digests[None, None] = hashlib.sha256()
     if not digests:
         raise DataNotFoundError.of(root, "diagnose.no_benchmark_below")
     if set(digests) == {(None, None)}:

@@ -6,14 +6,15 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from itertools import groupby, zip_longest
 from pathlib import Path
 
 from precision_tool.lib.data.graph_choice import find_graph_files, graph_folders
-from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD, check_options
+from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.study_leaves import (
     NO_BENCHMARK,
     NOTHING,
@@ -30,6 +31,7 @@ from precision_tool.lib.io.files import content_signature_of, exists, read_bytes
 from precision_tool.lib.io.native.library import description
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError
+from precision_tool.lib.model.documents import to_document
 
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20
@@ -68,11 +70,13 @@ class LeafOptions:
     graph: str | None = None
     #: Recompute only where the comparison shows something.
     only_suspects: bool = False
+    #: How precise the device is, as earlier runs showed.
+    profile: DeviceProfile | None = None
 
     @property
     def digest(self) -> str:
         """Digest of these options, by which a journal tells them from others."""
-        return hashlib.sha256(json.dumps([made_by(), asdict(self)], sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([made_by(), to_document(self)], sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +179,8 @@ class StudyOptions:
         The Parquet file of all rows; by default in the folder of results, if pyarrow is installed.
     csv : bool
         Write a result file for each leaf as well.
+    profile : DeviceProfile, optional
+        How precise the device is, as earlier runs showed (`stored_profile.read_profile`).
     fresh : bool
         Begin anew, whatever the journal holds.
     watch_seconds : float
@@ -194,10 +200,12 @@ class StudyOptions:
     table: str = ""
     csv: bool = False
     results: str = ""
+    profile: DeviceProfile | None = None
     fresh: bool = False
     watch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        check_options(self, threshold="threshold")
         for numbers in (self.steps, self.ranks):
             _numbers(numbers)
 

@@ -111,7 +111,11 @@ def _options(task: Task) -> DiagnoseOptions:
     """
     compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True)
     return DiagnoseOptions(
-        compare=compare, recomputes=task.judges, only_suspects=task.options.only_suspects, seconds=inf
+        compare=compare,
+        recomputes=task.judges,
+        only_suspects=task.options.only_suspects,
+        seconds=inf,
+        profile=task.options.profile,
     )
 
 

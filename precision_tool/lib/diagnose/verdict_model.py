@@ -75,6 +75,8 @@ class SlotResult:
     subnormal: int = 0
     #: The imprecision of the device that was allowed for.
     tolerance: float = 0.0
+    #: Of a function of one input that is off, the relative error by the input's value (`device_profile.curve_of`).
+    curve: tuple[tuple[float, float], ...] = ()
     #: The largest error that this does not explain, over what rounding allows.
     excess: float = 0.0
 

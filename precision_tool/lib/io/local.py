@@ -37,7 +37,7 @@ _reading_from: ContextVar[str] = ContextVar("reading_from", default="")
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
-        return DataNotFoundError.of(path, "io.no_file")
+        return DataNotFoundError.of(path, "io.dangling_link" if os.path.islink(path) else "io.no_file")
     if isinstance(error, IsADirectoryError):
         return FormatError.of(path, "io.folder_not_file")
     if isinstance(error, PermissionError):

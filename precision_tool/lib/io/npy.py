@@ -19,6 +19,7 @@ from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file, store_of
 from precision_tool.lib.io.layouts import Box
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.tensor import Tensor
 
@@ -67,7 +68,7 @@ def read_npy_file(file: StoredFile) -> Tensor:
     try:
         shape, fortran_order, dtype = (_parsed_before if len(text) <= _USUAL_HEADER else _parsed)(text)
     except ValueError as error:
-        raise FormatError.of(path, "io.npy.header", reason=str(error)) from error
+        raise FormatError.of(path, "io.npy.header", reason=error.args[0]) from error
     if any(dim < 0 for dim in shape):
         raise FormatError.of(path, "io.npy.negative", shape=shape)
     data_types.refuse_impossible(shape, path)
@@ -119,7 +120,7 @@ def _header(file: StoredFile) -> tuple[str, int]:
 
 
 def _parsed(text: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type of a header as numpy writes it; ValueError for any other text.
+    """Shape, whether in Fortran order, and type of a header as numpy writes it; ValueError, with a Message, for others.
 
     Not numpy's parser, which is one of Python and takes time with the square of the text's length.
     """
@@ -130,19 +131,19 @@ def _parsed(text: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     while not end:
         entry = _ENTRY.match(body, place)
         if entry is None or entry[2] in entries:
-            raise ValueError(f"nothing that is understood at byte {place}: {shown(body[place:])}")
+            raise ValueError(Message("row.io.npy.unexpected", offset=place, text=shown(body[place:])))
         entries[entry[2]] = entry
         place, end = entry.end(), (entry[8] or "fields").strip(", \t\r\n\f\v")
     if end != "fields" and (end != "}" or place != len(body) or set(entries) != {"descr", "fortran_order", "shape"}):
-        raise ValueError(f"not a dict of descr, fortran_order and shape: {shown(body)}")
+        raise ValueError(Message("row.io.npy.keys", text=shown(body)))
     descr = entries.get("descr")
     if descr is not None and descr[7]:
         return (), False, np.dtype(np.void)  # fields, whatever they are
     if end == "fields" or descr is None or descr[5] is None:
-        raise ValueError(f"no type that is understood: {shown(body)}")
+        raise ValueError(Message("row.io.npy.descr", text=shown(body)))
     truth, extents = entries["fortran_order"][3], entries["shape"][6]
     if truth is None or extents is None:
-        raise ValueError(f"no order or no shape that is understood: {shown(body)}")
+        raise ValueError(Message("row.io.npy.order_or_shape", text=shown(body)))
     return _shape(extents), truth == "True", _dtype(descr[5])
 
 
@@ -155,14 +156,14 @@ def _shape(text: str) -> tuple[int, ...]:
     if extents[-1] == "":  # behind a last comma, or in ()
         extents.pop()
         if not extents and text.strip():
-            raise ValueError(f"no shape: ({shown(text)})")
+            raise ValueError(Message("row.io.npy.shape", text=f"({shown(text)})"))
     elif len(extents) == 1:
-        raise ValueError("the shape is no tuple")
+        raise ValueError(Message("row.io.npy.shape", text=shown(text)))
     if len(extents) > data_types.MAX_RANK:
-        raise ValueError(f"a shape of {len(extents)} axes")
+        raise ValueError(Message("row.io.npy.axes", count=len(extents)))
     for extent in extents:
         if _EXTENT.fullmatch(extent) is None:
-            raise ValueError(f"{shown(extent)} in the shape")
+            raise ValueError(Message("row.io.npy.shape", text=shown(extent)))
     return tuple(int(extent.rstrip("L")) for extent in extents)
 
 
@@ -172,7 +173,7 @@ def _dtype(text: str) -> np.dtype[Any]:
         try:
             return np.dtype(text)
         except (TypeError, ValueError, SyntaxError) as error:
-            raise ValueError(f"no type of numpy: {shown(text)}") from error
+            raise ValueError(Message("row.io.npy.descr", text=shown(text))) from error
 
 
 class NpyWriter:

@@ -82,6 +82,9 @@ class Graph:
     ops: tuple[Op, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.ops)} ops>"
+
     @cached_property
     def by_name(self) -> dict[str, Op]:
         """Ops by name; of two with one name the first."""

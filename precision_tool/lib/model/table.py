@@ -24,7 +24,7 @@ MAX_NAMES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A pair of tensors with what comparing them gave: compared now, or read from a result file of any release.
+    """A pair of tensors with what comparing them gave: compared now, or read from a result file.
 
     `reason` says what is odd about the pair, or why it was not compared. `overflow` tells of a float16 tensor,
     where it was asked for, whether a value reaches the type's limit, `extremes` how near its values come to it.
@@ -197,6 +197,9 @@ class Table(Sequence[Row]):
 
     rows: tuple[Row, ...]
     choice: ColumnChoice = ColumnChoice()
+
+    def __repr__(self) -> str:
+        return f"<Table: {len(self.rows)} rows>"
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -34,17 +34,6 @@ def _fields_of(record: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tupl
 NO_PASS = "(no pass named)"
 
 
-def counted(number: int, what: str, many: str = "") -> str:
-    """A number of things, of which there may be one: `1 file`, `3,000 files`, `2 boxes` (`many`: boxes)."""
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
-
-
-def first_of(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """The first `most` names, and how many more there are: `a, b and 3 more`."""
-    more = len(names) - most
-    return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def shape_text(shape: Sequence[int]) -> str:
     """A shape as result files have it: [8,12]; [] for a scalar."""
     return f"[{','.join(map(str, shape))}]"

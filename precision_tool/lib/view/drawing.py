@@ -25,12 +25,12 @@ import graphviz
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
 from precision_tool.lib.io.files import atomic_text
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.wording import counted, shape_text
-from precision_tool.lib.view.text import percent, safe
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.view.text import safe
 
 #: A layout that takes longer is given up.
 TIME_LIMIT = 60.0
@@ -163,30 +163,29 @@ def _nest(hood: Neighbourhood, boxes: Mapping[str, graphviz.Digraph], picture: g
 
 
 def _heading(hood: Neighbourhood, cosines: Mapping[str, float], threshold: float, where: str) -> str:
-    steps = "step" if hood.depth == 1 else "steps"
     lines = [
-        _bold(f"{hood.op.type}: what leads to it and what it leads to in {hood.depth} {steps}"),
+        _bold(text("screen.view.drawing.title", op_type=hood.op.type, depth=hood.depth)),
         *_wrapped(hood.op.name, 90),
         *map(_small, _pieces(where, 100)),
     ]
     if hood.left_out:
-        lines.append(_bold(f"left out: {counted(hood.left_out, 'more op')}, farther away"))
+        lines.append(_bold(text("screen.view.drawing.left_out", count=hood.left_out)))
     cells = [f'<td bgcolor="{colour}">{_text(words)}</td>' for colour, words in _legend(threshold)]
     if not any(node.op is not None and node.name in cosines for node in hood.nodes):
-        cells = [f'<td bgcolor="{_GREY}">no comparison result for these ops (vc makes one)</td>']
-    cells.append(f'<td border="3" color="{_ASKED}">the op asked for</td>')
+        cells = [f'<td bgcolor="{_GREY}">{_text(text("screen.view.drawing.no_result"))}</td>']
+    cells.append(f'<td border="3" color="{_ASKED}">{_text(text("screen.view.drawing.op"))}</td>')
     head = "".join(f'<tr><td border="0" colspan="{len(cells)}">{line}</td></tr>' for line in lines)
     return f'<<table border="0" cellborder="1" cellspacing="3">{head}<tr>{"".join(cells)}</tr></table>>'
 
 
 def _legend(threshold: float) -> list[tuple[str, str]]:
-    rows = [(_GREEN, f"cosine ≥ {threshold:g}")]
+    rows = [(_GREEN, text("screen.view.drawing.passes", threshold=threshold))]
     top = threshold
     for bound, colour in _BELOW:
         if bound < top:
-            rows.append((colour, f"{bound:g} to {top:g}" if bound > -1 else f"below {top:g}, or nan"))
+            rows.append((colour, text("screen.view.drawing.range", low=bound if bound > -1 else None, high=top)))
             top = bound
-    return [*rows, (_GREY, "not compared")]
+    return [*rows, (_GREY, text("screen.view.drawing.not_compared"))]
 
 
 def _fill(cosine: float | None, threshold: float) -> str:
@@ -200,22 +199,21 @@ def _fill(cosine: float | None, threshold: float) -> str:
 def _node_look(node: Node, hood: Neighbourhood, figures: Figures) -> dict[str, str]:
     op = node.op
     if op is None:
-        missing = _html(*_wrapped(node.name), _small("not in the graph"))
+        missing = _html(*_wrapped(node.name), _small(text("screen.view.drawing.not_in_graph")))
         return {"label": missing, "tooltip": _tooltip(node.name), "style": "rounded,dashed", "fillcolor": "white"}
     cosine, threshold = figures.cosines.get(op.name), figures.threshold
     lines = [_bold(op.type), *_wrapped(op.name)]
     if op.pass_names:
         lines += map(_small, _pieces(", ".join(op.pass_names), _LINE + 6))
     if cosine is not None:
-        lines.append(_bold("cosine nan" if isnan(cosine) else f"cosine {cosine:.6f}"))
+        lines.append(_bold(text("screen.view.drawing.cosine", value="nan" if isnan(cosine) else f"{cosine:.6f}")))
     judged = figures.judged.get(op.name)
     if judged is not None and judged.own_error is not None:
-        own = f"own error {percent(judged.own_error)}"
-        lines.append(_bold(f"{own}: wrong by itself") if judged.is_wrong else _small(own))
+        own = text("screen.view.drawing.own_error", value=judged.own_error, is_wrong=judged.is_wrong)
+        lines.append(_bold(own) if judged.is_wrong else _small(own))
     unread, unfed = hood.open_ends.get(node.key, (0, 0))
     if unread or unfed:
-        counts = [f"{unread} more in" if unread else "", f"{unfed} more out" if unfed else ""]
-        lines.append(_small(", ".join(filter(None, counts))))
+        lines.append(_small(text("screen.view.drawing.more_edges", inputs=unread or None, outputs=unfed or None)))
     look = {"label": _html(*lines), "tooltip": _node_tooltip(op, cosine), "fillcolor": _fill(cosine, threshold)}
     if node.key in hood.focus:
         look |= {"color": _ASKED, "penwidth": "3"}
@@ -223,27 +221,38 @@ def _node_look(node: Node, hood: Neighbourhood, figures: Figures) -> dict[str, s
 
 
 def _node_tooltip(op: Op, cosine: float | None) -> str:
-    lines = [op.name, f"type {op.type}"]
+    lines = [op.name, text("screen.view.drawing.tip.type", value=op.type)]
     if op.pass_names:
-        lines.append(f"pass {', '.join(op.pass_names)}")
+        lines.append(text("screen.view.drawing.tip.pass", value=op.pass_names))
     if op.original_names and op.original_names != (op.name,):
-        lines.append(f"original ops {', '.join(op.original_names)}")
+        lines.append(text("screen.view.drawing.tip.original_ops", value=op.original_names))
     if op.kernel_name:
-        lines.append(f"kernel {op.kernel_name}")
-    lines.append("not compared" if cosine is None else f"lowest output cosine {cosine:g}")
+        lines.append(text("screen.view.drawing.tip.kernel", value=op.kernel_name))
+    if cosine is None:
+        lines.append(text("screen.view.drawing.not_compared"))
+    else:
+        lines.append(text("screen.view.drawing.tip.cosine", value=cosine))
     return _tooltip(*lines)
 
 
 def _edge_look(link: Link) -> dict[str, str]:
     ends = f"{link.producer.name} → {link.consumer.name}"
     if link.index == CONTROL:
-        return {"style": "dashed", "color": "#909090", "tooltip": _tooltip(ends, "order only, no tensor")}
+        tooltip = _tooltip(ends, text("screen.view.drawing.order_only"))
+        return {"style": "dashed", "color": "#909090", "tooltip": tooltip}
     desc = _desc(link)
     lines = [] if desc is None else [" ".join(filter(None, (desc.dtype, desc.layout))), shape_text(desc.shape)]
     several = link.producer.op is not None and len(link.producer.op.output_descs) > 1
     if several or link.index:
         lines[:1] = [f"{link.index}: {lines[0] if lines else ''}"]
-    tooltip = _tooltip(f"{link.producer.name}:{link.index} → input {link.slot} of {link.consumer.name}", *lines)
+    ends = text(
+        "screen.view.drawing.edge",
+        producer=link.producer.name,
+        output=link.index,
+        slot=link.slot,
+        consumer=link.consumer.name,
+    )
+    tooltip = _tooltip(ends, *lines)
     look = {"tooltip": tooltip, "labeltooltip": tooltip}
     if any(lines):
         look["label"] = _html(*(f"&#160;{_text(line)}" for line in lines if line))

@@ -112,7 +112,7 @@ def _pass_cell(row: PassRow) -> Text:
         marks.append(always_mark())
     elif row.switch is False:
         marks.append(text("screen.view.fusion.off_in_file"))
-    cell.append(f"\n  {', '.join(marks)}", style="dim")
+    cell.append(f"\n  {text('list.comma').join(marks)}", style="dim")
     return cell
 
 
@@ -431,6 +431,7 @@ def bisect_lines(result: Bisection, tries: Sequence[Try], total: int) -> list[Re
     failed = [attempt for attempt in tries if not attempt.succeeded]
     if failed and all(attempt.code is None for attempt in failed):
         lines.append(shown(Message("screen.view.bisect.all_out_of_time"), "yellow"))
+    lines.append(_bisect_verdict(result))
     if result.outcome is Outcome.NOT_FUSION:
         lines.append(shown(Message("screen.view.bisect.left")))
         for item in (Message("screen.view.bisect.see_log"), Message("screen.view.bisect.always_on")):
@@ -438,7 +439,6 @@ def bisect_lines(result: Bisection, tries: Sequence[Try], total: int) -> list[Re
         lines += [shown(Message("screen.view.blame.subitem", item=item)) for item in _TO_DO]
     if result.interact:
         lines.append(shown(Message("screen.view.bisect.interact"), "yellow"))
-    lines.append(_bisect_verdict(result))
     return lines
 
 

@@ -24,6 +24,7 @@ from precision_tool.lib.data.graph_catalog import names_in
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
+from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
@@ -38,6 +39,7 @@ from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import Texts, both, decimals, numbers, signs, sound
+from precision_tool.lib.view.profile_screen import profile_document
 from precision_tool.lib.view.report_map import error_path, lowest, network_of
 from precision_tool.lib.view.verdict_messages import (
     affects,
@@ -87,6 +89,8 @@ class Material:
     passport: Mapping[str, Any] | None = None
     #: The ops of the result's own run as they were judged.
     run: StoredRun | None = None
+    #: How precise the device computed.
+    profile: DeviceProfile | None = None
 
     @property
     def threshold(self) -> float:
@@ -181,6 +185,7 @@ class _Result:
             "passport": sound(material.passport),
             "counts": self._counts(),
             "verdict": verdict_document(verdict) if verdict is not None and not verdict.is_empty else None,
+            "profile": sound(profile_document(material.profile)) if material.profile is not None else None,
             "findings": self._findings(),
             "ops": ops,
             "tensors": self._tensors(),

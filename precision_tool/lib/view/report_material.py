@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from math import isfinite, prod
 from typing import Any
@@ -19,12 +20,14 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph, names_in
 from precision_tool.lib.data.workspace import lies_in, shown_path
+from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.passports import find_passports
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, read_profile
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.io import data_types
-from precision_tool.lib.io.files import folder_exists, real_path
+from precision_tool.lib.io.files import exists, folder_exists, real_path
 from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
@@ -64,10 +67,24 @@ def gather(
     `graph` is used where it was asked for. What cannot be read any more is left out, and a note says so.
     """
     return [
-        _material(data, diagnosis.analysis, diagnosis.stored, graph, checks)
+        replace(_material(data, diagnosis.analysis, diagnosis.stored, graph, checks), profile=_profile_of(diagnosis))
         for diagnosis in diagnoses
         if diagnosis.analysis is not None or diagnosis.stored is not None
     ]
+
+
+def _profile_of(diagnosis: Diagnosis) -> DeviceProfile | None:
+    """Return the profile of the device, as it was judged now, or as it is kept beside the verdict."""
+    profile = None if diagnosis.judged is None else diagnosis.judged.profile
+    path = ""
+    if diagnosis.analysis is not None and diagnosis.analysis.path:
+        path = profile_path(diagnosis.analysis.path)
+    elif diagnosis.stored is not None and diagnosis.stored.path:
+        path = beside_verdict(diagnosis.stored.path)
+    if profile is None and path and exists(path):
+        with suppress(PrecisionToolError):  # a damaged file, of which `profile` says so
+            profile = read_profile(path)
+    return profile if profile is not None and profile.types else None
 
 
 def _material(

@@ -370,7 +370,7 @@ def _level(value: float) -> int | None:
 
 
 def table_line(what: str, path: str) -> RenderableType:
-    return Text.assemble((f"{what}: ", "bold"), whole_path(path))
+    return Text.assemble((f"{what} ", "bold"), whole_path(path))
 
 
 # --- statistics of a study, and the full dump that is to follow ---

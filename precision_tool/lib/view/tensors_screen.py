@@ -17,7 +17,7 @@ from rich.text import Text
 
 from precision_tool.lib.compare.columns import METRIC_FIELDS
 from precision_tool.lib.compare.convert import Decoded
-from precision_tool.lib.compare.named_tensors import BENCHMARK, NamedTensor, View
+from precision_tool.lib.compare.named_tensors import BENCHMARK, BENCHMARK_ORDER, NamedTensor, View
 from precision_tool.lib.compare.pair_sums import unravel
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.messages import Message, render, text
@@ -226,7 +226,9 @@ def _facts(view: View) -> Iterator[tuple[str, Text]]:
         shape = shape_text(reading.shape)
         values = Message("screen.view.tensor.storage_order", shape=shape)
         if reading.layout:
-            values = Message("screen.view.tensor.unpadded", shape=shape, layout=reading.layout)
+            is_benchmarks = reading.layout == BENCHMARK_ORDER
+            layout = Message("screen.view.tensor.benchmark_order") if is_benchmarks else reading.layout
+            values = Message("screen.view.tensor.unpadded", shape=shape, layout=layout)
         yield label("values"), shown(values)
     if reading is not None and reading.note:
         yield label("note"), plain(shown_reason(reading.note), "yellow")

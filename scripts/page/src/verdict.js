@@ -1,6 +1,7 @@
 // The first screen: who is to blame, why, how sure, what to do, and what the run was.
 import { html, nothing } from 'lit-html';
 import { copy } from './csv.js';
+import { profileView } from './profile.js';
 import { count, figure, local, t, textOr } from './words.js';
 
 /** A button that copies a line, and says so. */
@@ -137,6 +138,7 @@ export function verdictView(result, show) {
       class="kicker">${t('verdict.verdict')}</p><h2>${t('verdict.none')}</h2></article>`}
     ${counts(result)}
     ${findings(result, show, !verdict)}
+    ${profileView(result.profile)}
     ${passports(result)}
     ${notCompared(result)}
   </div>`;
