@@ -35,7 +35,7 @@ from precision_tool.lib.diagnose.formulas import (
     script_tensor,
 )
 from precision_tool.lib.diagnose.op_values import Batch, NoValueError, OpInputs, Root, Rows, RunValues, Slot, spread
-from precision_tool.lib.diagnose.verdict_model import OpResult
+from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
@@ -500,6 +500,8 @@ class CandidateFormulas:
 
 #: Elements farthest from the benchmark's that a sample has too.
 _FARTHEST = 16
+#: Elements of which the largest is looked at first.
+_BLOCK = 256
 #: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
 _OBEYS = 2e-3
 
@@ -569,7 +571,37 @@ class BenchmarkValues:
             off = np.abs(np.subtract(npu, golden_values, dtype=np.float64))
         off[~np.isfinite(off)] = 0.0
         off[np.isfinite(npu) != np.isfinite(golden_values)] = np.inf
-        return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
+        return _largest(off, _FARTHEST)
+
+    def split_at_places(
+        self, result: OpResult, formula: Formula, op_inputs: Mapping[int, Input], count: int
+    ) -> OpResult | None:
+        """Return what `split` does, from about `count` places of output 0; None where these cannot be had alone."""
+        inputs = self.inputs(result.op, op_inputs)
+        golden = self._values.load_benchmark(Root(result.op, 0)) if len(result.slots) == 1 else None
+        if inputs is None or golden is None or result.slots[0].slot != 0:
+            return None
+        try:
+            true, npu_true = formula.sample(inputs, count), formula.sample(op_inputs, count)
+        except FORMULA_ERRORS:
+            return None
+        if true is None or npu_true is None or golden.input.array.size != result.slots[0].size:
+            return None
+        places, f_b = true
+        have = flat_doubles(golden.input.array)[places]
+        slot = self._split_slot(result.slots[0], have, f_b.array, npu_true[1].array, self._moved(op_inputs, inputs))
+        return replace(result, slots=(slot,))
+
+    @staticmethod
+    def _moved(op_inputs: Mapping[int, Input], inputs: Mapping[int, Input]) -> float:
+        both = [(op_inputs[slot], inputs[slot]) for slot in inputs if slot in op_inputs]
+        return _relative(*(_joined([pair[side] for pair in both]) for side in (0, 1)))
+
+    @staticmethod
+    def _split_slot(slot: SlotResult, golden: Doubles, true: Doubles, npu_true: Doubles, moved: float) -> SlotResult:
+        own, inherited = _relative(golden, true), _relative(npu_true, true)
+        kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
+        return replace(slot, inherited=inherited, benchmark_own=own, amplification=kappa)
 
     def split(
         self, result: OpResult, formula: Formula, op_inputs: Mapping[int, Input], rows: Rows | None = None
@@ -589,19 +621,26 @@ class BenchmarkValues:
             true, npu_true = formula.run(inputs), formula.run(op_inputs)
         except FORMULA_ERRORS:
             return None
-        both = [(op_inputs[slot], inputs[slot]) for slot in inputs if slot in op_inputs]
-        moved = _relative(*(_joined([pair[side] for pair in both]) for side in (0, 1)))
+        moved = self._moved(op_inputs, inputs)
         slots = []
         for slot in result.slots:
             golden = values.load_benchmark(Root(op, slot.slot), rows)
             if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
                 return None
             f_b, f_n = flat_doubles(true[slot.slot].array), flat_doubles(npu_true[slot.slot].array)
-            own = _relative(flat_doubles(golden.input.array), f_b)
-            inherited = _relative(f_n, f_b)
-            kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
-            slots.append(replace(slot, inherited=inherited, benchmark_own=own, amplification=kappa))
+            slots.append(self._split_slot(slot, flat_doubles(golden.input.array), f_b, f_n, moved))
         return replace(result, slots=tuple(slots))
+
+
+def _largest(values: Doubles, count: int) -> npt.NDArray[np.intp]:
+    """Return the places of the largest values: they are in the blocks with the largest maxima."""
+    whole = values.size // _BLOCK * _BLOCK
+    places = np.arange(whole, values.size)
+    if whole:
+        maxima = values[:whole].reshape(-1, _BLOCK).max(axis=1)
+        blocks = np.argpartition(maxima, -min(count, maxima.size))[-count:]
+        places = np.append((blocks[:, None] * _BLOCK + np.arange(_BLOCK)).reshape(-1), places)
+    return places[np.argpartition(values[places], -min(count, places.size))[-count:]]
 
 
 def _joined(tensors: Sequence[Input]) -> Doubles:

@@ -299,7 +299,7 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     """Return the verdict on one run. Progress is counted in ops."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
-    judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
+    judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources, is_first_look=True))
     device = recomputer.device = learn(judged, subject.profile)
     judged = judged_by_device(recomputer, device, judged)
     judged, effects = _with_effects(recomputer, judged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, permutations
 from math import inf, isfinite, nan, prod, sqrt
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.io.data_types import FLOATS
-from precision_tool.lib.ops.base import Kind, Output
+from precision_tool.lib.ops.base import Chained, Kind, Output
 
 Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -273,6 +273,11 @@ MEAN_SQUARE = 0.18
 ACCUMULATED = 2.0**-24
 #: Kernels of exp, tanh, division and what is made of them approximate float32 to about so much of a result.
 APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
+#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
+DOUBT = 4.0
+#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
+INEXACT = 0.6
+MIN_ROUNDED_ELEMENTS = 64
 #: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
 #: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
 SLACK = {
@@ -344,6 +349,9 @@ class Misfit:
             return inf
         place = relative.size - 1 - (int(_OUTLIERS * self.got.size) if kind in APPROXIMATED else 0)
         return max(float(relative[place]) if place >= 0 else 0.0, float(relative[-1]) / _OUTLIER_TIMES)
+
+    #: Of an output that is long sums, whether they are off by more than any chain of additions in float32.
+    is_beyond_chains: bool | None = None
 
     @property
     def _where(self) -> Flags | slice:
@@ -440,13 +448,76 @@ def misfit(
     shape of as many elements. Where the true result is not finite nothing is compared; beyond the range of the type
     neither (`over`).
     """
+    fit = _misfit(
+        got, out, dtype, kind, u_in=u_in, noise=noise, inner=inner, tolerance=tolerance, flushes=flushes
+    )  # fmt: skip
+    if out.length < 2 or noise is not None or not fit.slack or not fit.bad.any():
+        return fit
+    with np.errstate(all="ignore"):
+        if _is_beyond_any_order(fit, out):
+            return replace(fit, is_beyond_chains=True)
+        sigma, chain = _in_any_order(fit, out)
+        wide = _misfit(got, out, dtype, kind, u_in=u_in, tolerance=tolerance, flushes=flushes, sigma=sigma)
+        off = np.abs(fit.got - fit.true)
+        imprecise = DOUBT * tolerance * fit.size
+        is_beyond = bool((wide.bad & ~(off <= chain + DOUBT * fit.slack * fit.sigma + imprecise)).any())
+        if not is_beyond and not tolerance and wide.bad.any() and off.size >= MIN_ROUNDED_ELEMENTS:
+            near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
+            is_beyond = bool(near < INEXACT * off.size)
+    return replace(wide, is_beyond_chains=is_beyond)
+
+
+def _is_beyond_any_order(fit: Misfit, out: Output) -> bool:
+    """Return whether most wrong elements of long sums are off by more than any order explains, whatever the numbers.
+
+    No partial sum is larger than Σ |p|, which is at most sqrt(n Σ p²); so there is nothing to try.
+    """
+    if not isinstance(out.terms, np.ndarray):
+        return False
+    bad = np.flatnonzero(fit.bad)
+    terms = np.broadcast_to(out.terms, out.array.shape).reshape(-1)[bad]
+    limit = ACCUMULATED * out.length**1.5 * terms + DOUBT * fit.slack * fit.sigma[bad]
+    off = np.abs(fit.got[bad] - fit.true[bad])
+    return bool(2 * np.count_nonzero(off > limit) > bad.size)
+
+
+def _in_any_order(fit: Misfit, out: Output) -> tuple[Doubles, Doubles]:
+    """Return the rms of rounding of long sums as some of them show it, and the most that a chain can be off.
+
+    Partial sums in the order of memory and equal terms take them further than independent roundings do. No chain is
+    off by more than u Σ |s_k|, so no element is allowed more; an output that is zero on paper is allowed all of it.
+    """
+    summed = np.broadcast_to(np.asarray(out.summed, np.float64), out.array.shape).reshape(-1)
+    tried = out.chained() if out.chained is not None else Chained(1.0, 0.0)
+    chain: Doubles = ACCUMULATED * max(tried.worst, sqrt(out.length)) * summed
+    most = chain / fit.slack
+    sigma = np.hypot(fit.sigma, np.minimum(sqrt(MEAN_SQUARE) * ACCUMULATED * tried.factor * summed, most))
+    if norm(fit.true) <= fit.slack * norm(sigma):
+        sigma = np.hypot(fit.sigma, most)
+    return sigma, chain
+
+
+def _misfit(
+    got: npt.NDArray[Any],
+    out: Output,
+    dtype: str,
+    kind: Kind,
+    *,
+    u_in: float = 0.0,
+    noise: Doubles | None = None,
+    inner: Doubles | None = None,
+    tolerance: float = 0.0,
+    flushes: bool = False,
+    sigma: Doubles | None = None,
+) -> Misfit:
+    """Compare as `misfit` does, with another rms of rounding than `sigma_of` if it is given."""
     with np.errstate(all="ignore"):
         y = np.asarray(got, np.float64).reshape(-1)
         true = np.asarray(out.array, np.float64).reshape(-1)
         same = _same(y, true, out, dtype, kind) if noise is None else None
         if same is not None:
             return same
-        sigma = sigma_of(true, out, dtype, u_in)
+        sigma = sigma_of(true, out, dtype, u_in) if sigma is None else sigma
         if noise is not None:
             sigma = np.sqrt(sigma**2 + noise**2)
         if dtype == "float32" and kind in APPROXIMATED:
@@ -505,7 +576,8 @@ def _exact_share(ratio: Doubles, compared: Flags) -> float:
 def size_of(out: Output) -> Doubles:
     """Return, for each element (flat), the size of the result and of all that rounding on the way is relative to."""
     squares = np.square(np.asarray(out.array, np.float64))
-    for part in (out.summed, out.terms):
+    # Of a long sum about Σ |p|: its partial sums are many times as large together, each rounded for itself.
+    for part in (out.summed, out.terms) if out.length < 2 else (sqrt(out.length) * np.asarray(out.terms),):
         if isinstance(part, np.ndarray) or part:
             squares = squares + np.square(np.asarray(part, np.float64))
     result: Doubles = np.sqrt(squares).reshape(-1)

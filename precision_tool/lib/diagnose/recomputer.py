@@ -20,6 +20,7 @@ from secrets import token_hex
 import numpy as np
 
 from precision_tool.lib.compare.cluster import near
+from precision_tool.lib.compare.matrix_threads import multiply_in_one_thread
 from precision_tool.lib.compare.scheduler import (
     ALL_CORES,
     Meter,
@@ -35,7 +36,10 @@ from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.diagnose.candidate_formulas import BenchmarkValues, CandidateFormulas, is_obeyed
 from precision_tool.lib.diagnose.device_profile import Device, curve_of
 from precision_tool.lib.diagnose.error_shape import (
+    DOUBT,
+    INEXACT,
     LIMIT,
+    MIN_ROUNDED_ELEMENTS,
     OF_ROUNDING,
     UNIT,
     Misfit,
@@ -89,11 +93,8 @@ from precision_tool.lib.ops.op_arguments import distinct
 
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
-#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
-DOUBT = 4.0
-#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
-_INEXACT = 0.6
-_MIN_ROUNDED_ELEMENTS = 64
+#: Elements with one mistake from which on they are no chance.
+_MIN_ALIKE = 8
 #: Another variable moves nearly every element of what is made of it.
 _ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
@@ -140,6 +141,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind, tolera
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         nans=int(np.count_nonzero(np.isnan(fit.got))),
         places=places,
+        is_beyond_chains=fit.is_beyond_chains,
         imprecision=fit.imprecision(kind) if count else 0.0,
         flushed=int(np.count_nonzero(fit.flushed)) if count else 0,
         subnormal=fit.subnormal if count else 0,
@@ -154,12 +156,20 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     if not wrong:
         return State.RIGHT
     for slot in wrong:
-        is_inexact = slot.exact_share < _INEXACT and slot.size >= _MIN_ROUNDED_ELEMENTS and not slot.tolerance
+        is_inexact = slot.exact_share < INEXACT and slot.size >= MIN_ROUNDED_ELEMENTS and not slot.tolerance
         is_misrounded = slot.places is not None and slot.places.mistake in OF_ROUNDING
-        proof = slot.excess > DOUBT or is_inexact or is_misrounded
-        if proof and base.finite_inputs:
+        proof = slot.excess > DOUBT or is_inexact if slot.is_beyond_chains is None else slot.is_beyond_chains
+        if (proof or is_misrounded or _is_structured(slot)) and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+def _is_structured(slot: SlotResult) -> bool:
+    """Return whether long sums are off in a way that rounding them cannot be: by a factor, an amount, or at the end."""
+    places = slot.places
+    if slot.is_beyond_chains is None or places is None:
+        return False
+    return places.mistake in (Mistake.SCALED, Mistake.OFFSET, Mistake.TAIL) and places.wrong >= _MIN_ALIKE
 
 
 #: What another variable may look like.
@@ -230,6 +240,11 @@ class Recomputer:
         self.seconds_left = seconds
         #: The device, whose imprecision is allowed for; None: it computes in float32.
         self.device: Device | None = None
+        #: Whether a large op that is wrong on a sample is judged by that alone: what stands out beside the others is
+        #: recomputed whole afterwards.
+        self.is_first_look = False
+        #: The op that was sampled last, by which formula, and what that gave.
+        self._tried: tuple[Op | None, Formula | None, OpResult | None] = (None, None, None)
         #: Every op that computes something, in the order in which they ran.
         self.computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
         #: What ops that are fused alike share, and by that how such ops are fused, as the benchmark or a dump showed.
@@ -405,6 +420,7 @@ class Recomputer:
         if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
         sampled = self._sampled(_with_finite_inputs(base, inputs), formula, inputs, got, work)
+        self._tried = (base.op, formula, sampled)
         return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
     def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
@@ -517,16 +533,25 @@ class Recomputer:
             rows = diagnostic_rows(formula.batch_of(inputs), got)
             part = self._rows(base, formula, inputs, got, rows) if rows is not None else None
             if part is not None and part.state is State.WRONG:
-                if work > _WHOLE_UP_TO or all(map(is_visible_in_rows, part.slots)):
+                if work > _WHOLE_UP_TO or self.is_first_look or all(map(is_visible_in_rows, part.slots)):
                     return part
                 return self._whole(base, formula, inputs, got)
+            if self.is_first_look and is_looked_at(formula, inputs, got):
+                part = self._sampled(base, formula, inputs, got, work)
+                if part is not None and part.state is State.WRONG:
+                    return part
             if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
                 slots = right_in_blocks(formula, inputs, got, narrowing(formula, inputs))
                 if slots:
                     return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
                 return self._whole(base, formula, inputs, got)
-            part = self._sampled(base, formula, inputs, got, work)
-            if part is not None and (part.state is State.RIGHT or work > _WHOLE_UP_TO):
+            op, other, tried = self._tried
+            is_tried = self.is_first_look and op is base.op and other is not None and other.is_same(formula)
+            part = tried if is_tried else self._sampled(base, formula, inputs, got, work)
+            is_off = part is not None and any(slot.beyond for slot in part.slots)
+            if part is not None and (
+                part.state is State.RIGHT or work > _WHOLE_UP_TO or (self.is_first_look and is_off)
+            ):
                 return part
         return self._whole(base, formula, inputs, got)
 
@@ -581,6 +606,10 @@ class Recomputer:
     ) -> OpResult | None:
         """Return the judgement beside the benchmark; of an op that was judged by some rows these rows."""
         rows = diagnostic_rows(formula.batch_of(inputs), got) if result.is_sampled else None
+        if rows is None and result.is_sampled and self.is_first_look:
+            split = self._benchmark.split_at_places(result, formula, inputs, _SAMPLES)
+            if split is not None:
+                return split
         return self._benchmark.split(result, formula, inputs, rows)
 
     def _whole(
@@ -671,7 +700,9 @@ def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult
 def _recomputer_of(
     leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, compared: Compared, unfused: GraphFile | None
 ) -> Recomputer:
-    return Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)
+    recomputer = Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)
+    recomputer.is_first_look = True
+    return recomputer
 
 
 # --- several processes: the results do not depend on how many ---------------------------------------------------------
@@ -735,13 +766,25 @@ class _Plan:
     waiting: dict[object, deque[int]] = field(default_factory=dict)
 
 
-def recompute_ops(recomputer: Recomputer, resources: Resources = ALL_CORES) -> list[OpResult]:
+def recompute_ops(
+    recomputer: Recomputer, resources: Resources = ALL_CORES, *, is_first_look: bool = False
+) -> list[OpResult]:
     """Judge every op that computes something, in the order in which they ran; progress is counted in ops.
+
+    `is_first_look`: of a large op a sample tells, also that it is wrong.
 
     Workers of our own are processes. Without `fork`, or beside other threads, this thread does it all. An executor
     does it in any case: of a cluster the workers where the dump lies. Ops of a task that no worker can do say so, and
     so do those that are left when the cluster goes away.
     """
+    recomputer.is_first_look = is_first_look
+    try:
+        return _recompute_ops(recomputer, resources)
+    finally:
+        recomputer.is_first_look = False
+
+
+def _recompute_ops(recomputer: Recomputer, resources: Resources) -> list[OpResult]:
     ops = recomputer.computing
     sizes = [elements_of(recomputer, op) for op in ops]
     meter = Meter(counting(resources.progress, "ops"), len(ops))
@@ -920,6 +963,8 @@ def _recompute_task(
     seconds_left: float,
 ) -> _Answer:
     """Recompute some ops in a forked process, or by `recipe` anywhere, with the time left when handed out."""
+    if recipe is None:
+        multiply_in_one_thread()  # a process of our own, one of as many as there are cores
     recomputer = _inherited[-1] if recipe is None else recipe.recomputer()
     recomputer.seconds_left = seconds_left
     if fitting is not None:

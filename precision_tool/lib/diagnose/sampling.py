@@ -235,9 +235,12 @@ class _Assembled:
     shape: tuple[int, ...]
     done: int = 0
     arrays: dict[str, Array] = field(default_factory=dict)
+    #: Its first part, whose sums are those of the others: what is cut are rows.
+    first: Output | None = None
 
     def add(self, out: Output) -> None:
         """Add the next part."""
+        self.first = self.first or out
         parts = {"array": out.array, "summed": out.summed, "terms": out.terms, "doubtful": out.doubtful}
         for name, part in parts.items():
             if part is None or (not isinstance(part, np.ndarray) and not part):
@@ -252,7 +255,8 @@ class _Assembled:
         shaped = {name: array.reshape(self.shape) for name, array in self.arrays.items()}
         return Output(
             array=shaped["array"], summed=shaped.get("summed", 0.0), terms=shaped.get("terms", 0.0),
-            doubtful=shaped.get("doubtful"),
+            doubtful=shaped.get("doubtful"), length=self.first.length if self.first is not None else 0,
+            chained=self.first.chained if self.first is not None else None,
         )  # fmt: skip
 
 

@@ -66,6 +66,8 @@ class SlotResult:
     sampled: int | None = None
     #: Whether the sums of all rows of such an op are right, over all columns.
     is_summed: bool = False
+    #: Of long sums with wrong elements, whether these are off by more than any chain of additions in float32.
+    is_beyond_chains: bool | None = None
     #: The error beyond rounding, relative to all that goes into an element, of all but one in ten thousand elements.
     imprecision: float = 0.0
     #: Of the elements beyond rounding those that are zero where the result is subnormal, and subnormal elements.

@@ -110,6 +110,19 @@ class Call:
     only_values: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Some sums of an output, added up in float32 term after term (`sum_orders`).
+
+    `factor` is how many times as far off they are as independent roundings in a random order would be (rms of the
+    sums, or a quarter of the largest if that is more; at least 1), `worst` is Σ |s_k| over `Output.summed`: the unit
+    roundoff times that is the most that such a chain can be off.
+    """
+
+    factor: float
+    worst: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """One output, in the order of the script, and what rounding makes of it.
@@ -124,12 +137,18 @@ class Output:
     - `terms`: sqrt(Σ p_k²) over the products an element is the sum of, as far as an input's rounding moves it.
     - `doubtful`: True where the element hangs on a switch (x > 0, argmax, floor) that rounding of the inputs by a
       few units in the last place flips: a difference there accuses nobody.
+    - `length`: terms of each sum; 0 where an element is no plain sum. A chain of so many additions is off by at most
+      u_acc Σ |s_k| ≤ u_acc sqrt(length) summed, in the order in which `summed` holds.
+    - `chained`: tells what long chains of additions in float32 make of these very numbers. It costs another look at
+      some of them, so it is asked only where an element is off by more than the above accounts for.
     """
 
     array: npt.NDArray[Any]
     summed: Doubles | float = 0.0
     terms: Doubles | float = 0.0
     doubtful: npt.NDArray[np.bool_] | None = None
+    length: int = 0
+    chained: Callable[[], Chained] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """numpy makes numbers of arrays without axes; here they are arrays again."""

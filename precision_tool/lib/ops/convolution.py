@@ -22,6 +22,7 @@ import numpy as np
 from precision_tool.lib.messages import Message
 from precision_tool.lib.ops.base import (
     Call,
+    Chained,
     Doubles,
     Input,
     Kind,
@@ -39,6 +40,7 @@ from precision_tool.lib.ops.matrix import (
     EXACT_TERMS,
     Product,
     at_places,
+    chained_products,
     column_factors,
     crossings,
     limited,
@@ -101,7 +103,7 @@ class Factors(ABC):
         """Result and Σ p² where every group has one channel."""
 
     @abstractmethod
-    def _product(self) -> Product:
+    def product(self) -> Product:
         """The sums of one group as a matrix product."""
 
     @abstractmethod
@@ -150,7 +152,7 @@ class Factors(ABC):
     def at(self, rows: Places, channels: Places, total: int) -> tuple[Doubles, Doubles]:
         """Result and Σ p² at (row, channel); `total` is the number of channels of the result."""
         if self.groups == 1:
-            return at_places(self._product(), rows, channels)
+            return at_places(self.product(), rows, channels)
         if self.per_group == 1:
             return self._alone_at(rows, channels)
         values, squares = np.empty(len(rows)), np.empty(len(rows))
@@ -203,7 +205,7 @@ class Forward(Factors):
         return result
 
     def _squares(self) -> Doubles:
-        return Forward(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self._product())
+        return Forward(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self.product())
 
     def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
         taps = [tap.reshape(-1, self.a.shape[-1]).T for tap in signed(self.b, signs)]
@@ -227,7 +229,7 @@ class Forward(Factors):
         flat = (*shape[:-2], self.b.shape[-1])
         return result.reshape(flat), squares.reshape(flat)
 
-    def _product(self) -> Product:
+    def product(self) -> Product:
         matrix = self.b.reshape(-1, self.b.shape[-1])
         return Product(
             rows=self.a.shape[0] * prod(self.windows.count),
@@ -278,7 +280,7 @@ class ToImage(Factors):
         return result
 
     def _squares(self) -> Doubles:
-        return ToImage(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self._product())
+        return ToImage(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self.product())
 
     def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
         taps = [tap.reshape(-1, self.a.shape[-1]).T for tap in signed(np.moveaxis(self.b, -2, -1), signs)]
@@ -302,7 +304,7 @@ class ToImage(Factors):
             squares[(slice(None), *places)] += (part * part).sum(-1)
         return result, squares
 
-    def _product(self) -> Product:
+    def product(self) -> Product:
         matrix = np.moveaxis(self.b, -1, -2).reshape(-1, self.b.shape[-2])
         return Product(
             rows=self.a.shape[0] * prod(self.windows.size),
@@ -399,7 +401,7 @@ class ToFilter(Factors):
             squares[tap] = np.einsum("ij,ij->j", part, part)
         return result, squares
 
-    def _product(self) -> Product:
+    def product(self) -> Product:
         matrix = self.b.reshape(-1, self.b.shape[-1])
         return Product(
             rows=prod(self.windows.kernel) * self.per_group,
@@ -492,10 +494,11 @@ class _Task:
             values = self.factors.values()
             return Output(array=self.as_script(values if self.bias is None else values + self.bias))
         result, squares = self.factors.whole()
-        output = rounded(result, squares, self.factors.length())
+        output = rounded(result, squares, self.factors.length(), self._chained)
         array = output.array if self.bias is None else output.array + self.bias
         summed = output.summed if self.bias is None else np.hypot(output.summed, array)
-        return Output(
+        return replace(
+            output,
             array=self.as_script(array),
             summed=self.as_script(np.asarray(summed)),
             terms=self.as_script(np.asarray(output.terms)),
@@ -520,11 +523,16 @@ class _Task:
 
     def at(self, places: Places) -> Output:
         rows, channels = self.places(places)
-        output = rounded(*self.factors.at(rows, channels, self.kernels), self.factors.length())
+        sums = self.factors.at(rows, channels, self.kernels)
+        output = rounded(*sums, self.factors.length(), self._chained)
         if self.bias is None:
             return output
         array = output.array + self.bias[channels]
-        return Output(array=array, summed=np.hypot(output.summed, array), terms=output.terms)
+        return replace(output, array=array, summed=np.hypot(output.summed, array))
+
+    def _chained(self) -> Chained:
+        group = self.factors if self.factors.groups == 1 else next(self.factors.split())
+        return chained_products(group.product())
 
 
 # --- reading a call ---------------------------------------------------------------------------------------------------

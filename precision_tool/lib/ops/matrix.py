@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 import numpy as np
 
 from precision_tool.lib.ops.base import (
     Call,
+    Chained,
     Doubles,
     Kind,
     NotComputedError,
@@ -30,6 +32,7 @@ from precision_tool.lib.ops.base import (
     summed_of,
 )
 from precision_tool.lib.ops.op_arguments import attribute, distinct, floats, integer, numbers, text
+from precision_tool.lib.ops.sum_orders import chained, sums_tried
 from precision_tool.lib.ops.windows import channels_last, expected, has_channels_first
 
 #: Products of up to so many multiplications get their `terms` exactly (twice the work), larger ones by a sample.
@@ -40,6 +43,8 @@ MAX_RESULT = 1 << 23
 #: Doubles held at once while sampling (64 MiB).
 _HELD = 1 << 23
 _SAMPLED_ROWS = 128
+#: Sums that are added up again at most.
+_CHAINED = 1 << 10
 #: As many times the places that were asked for are computed where that is a plain matrix product: one costs a
 #: fraction of a gathered dot product.
 _DENSE = 64
@@ -64,13 +69,24 @@ def limited(work: float, elements: int) -> None:
         raise NotComputedError("too_many_products", number=work)
 
 
-def rounded(result: Doubles, squares: Doubles, count: int) -> Output:
+def rounded(result: Doubles, squares: Doubles, count: int, chained: Callable[[], Chained] | None = None) -> Output:
     """The output that sums of `count` products are, given Σ p²; `squares` broadcasts to `result`."""
     return Output(
         array=result,
         summed=summed_of(result, squares - result**2 / max(count, 1), max(count, 1)),
         terms=np.sqrt(squares),
+        length=count,
+        chained=cache(chained) if chained is not None else None,
     )
+
+
+def chained_products(product: Product) -> Chained:
+    """Add up some of the sums of products in float32, in the order of memory first."""
+    count = min(_CHAINED, sums_tried(product.length))
+    rows, columns = crossings(product.rows, product.columns, count)
+    rows, columns = rows[:count], columns[:count]
+    left, right = product.left(rows), product.right(columns).T
+    return chained(np.asarray(left, np.float64) * np.asarray(right, np.float64))
 
 
 def signs_of(columns: int) -> Doubles:
@@ -192,7 +208,13 @@ class _Matrices:
             return Output(array=result if self.bias is None else result + self.bias)
         is_cheap = self.work() <= EXACT_TERMS or self.a.dtype == self.b.dtype == np.float32
         squares = self.a**2 @ self.b**2 if is_cheap else self._squares()
-        return self._with_bias(rounded(result, squares, self.a.shape[-1]), self.bias)
+        return self._with_bias(rounded(result, squares, self.a.shape[-1], self._chained), self.bias)
+
+    def _chained(self) -> Chained:
+        stack = self.shape[:-2]
+        first = (0,) * len(stack)
+        a, b = (np.broadcast_to(factor, (*stack, *factor.shape[-2:]))[first] for factor in (self.a, self.b))
+        return chained_products(_product(a, b))
 
     def _squares(self) -> Doubles:
         squares = np.einsum("...mk,...mk->...m", self.a, self.a)[..., None]
@@ -214,7 +236,7 @@ class _Matrices:
         if bias is None:
             return output
         array = output.array + bias
-        return Output(array=array, summed=np.hypot(output.summed, array), terms=output.terms)
+        return replace(output, array=array, summed=np.hypot(output.summed, array))
 
     def row_sums(self) -> RowSums | None:
         columns = self.shape[-1]
@@ -257,7 +279,7 @@ class _Matrices:
             at = np.unravel_index(matrix, stack) if stack else ()
             values[here], squares[here] = at_places(_product(a[at], b[at]), rows[here], columns[here])
         bias = None if self.bias is None else np.broadcast_to(self.bias, self.shape)[(*batch, rows, columns)]
-        return self._with_bias(rounded(values, squares, self.a.shape[-1]), bias)
+        return self._with_bias(rounded(values, squares, self.a.shape[-1], self._chained), bias)
 
 
 def _product(a: Doubles, b: Doubles) -> Product:
@@ -366,7 +388,8 @@ def _fully_connection(call: Call) -> Outputs:
     matrices, shape = _connection(call)
     output = matrices.whole()
     return [
-        Output(
+        replace(
+            output,
             array=output.array.reshape(shape),
             summed=np.asarray(output.summed).reshape(shape),
             terms=np.asarray(output.terms).reshape(shape),

@@ -9,13 +9,15 @@ the deviation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 import numpy as np
 
 from precision_tool.lib.ops.base import (
     Call,
+    Chained,
     Doubles,
     Input,
     Kind,
@@ -41,9 +43,12 @@ from precision_tool.lib.ops.op_arguments import (
     same_shape,
     text,
 )
+from precision_tool.lib.ops.sum_orders import chained, sums_tried
 from precision_tool.lib.ops.tracked import Tracked
 from precision_tool.lib.ops.windows import BLOCK, expected, has_channels_first
 
+#: Partial sums of a block that are looked at.
+_PARTIAL_SUMS = 64
 #: What GE's kernels of the layer norm's gradient add to the variance; the ops have no attribute for it.
 _GRADIENT_EPSILON = 1e-12
 
@@ -522,6 +527,25 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     return _shaped(call, slot, vector, vector.value.shape)
 
 
+def _as_sum(
+    output: Output | None, total: _Total, axis: int, terms: Callable[..., Doubles], *arrays: Doubles
+) -> Output | None:
+    """An output as sums over all axes but the channels; `terms` makes what is summed of tensors and vectors."""
+    if output is None:
+        return None
+    count = arrays[0].size // max(1, total.squares.size)
+
+    def chained_channels() -> Chained:
+        channels = arrays[0].shape[axis]
+        some = slice(None, None, -(-channels // min(channels, sums_tried(count))))
+        parts = [(np.moveaxis(array, axis, -1) if array.ndim > 1 else array)[..., some] for array in arrays]
+        made = terms(*parts)
+        return chained(made.reshape(-1, made.shape[-1]).T, in_memory_order=True)
+
+    sizes = np.sqrt(total.squares).reshape(output.array.shape)
+    return replace(output, terms=sizes, length=count, chained=cache(chained_channels))
+
+
 def _each_small(call: Call, vectors: Iterable[Tracked], first: int = 0) -> list[Output | None]:
     """Vectors as outputs from a slot on, judged singly: None for one that the graph describes otherwise.
 
@@ -550,25 +574,49 @@ def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
         yield [np.moveaxis(array[start : start + at_once], axis, -1).reshape(-1, shape[axis]) for array in arrays]
 
 
-def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """Sums by channel, and those of the squares of what was added up."""
+
+    of: Tracked
+    squares: Doubles
+
+
+def _totals(parts: Iterator[list[Tracked]]) -> list[_Total]:
     """The sums, channel by channel, of what comes block by block."""
-    count, sums = 0, np.zeros((0, 3, 1))
+    count, sums = 0, np.zeros((0, 4, 1))
     for block in parts:
-        block_sums = np.stack(
-            [np.stack([part.value.sum(0), np.square(part.value).sum(0), part.noise.sum(0)]) for part in block]
-        )
+        before = [np.zeros(1)] * len(block) if not count else list(sums[:, 0])
+        block_sums = np.stack([_in_memory_order(part, start) for part, start in zip(block, before, strict=True)])
         sums = block_sums if not count else sums + block_sums
         count += len(block[0].value)
-    return [
-        Tracked(total, came + (summed_of(total, squares - total**2 / count, count) ** 2 if count > 1 else 0.0))
-        for total, squares, came in sums
-    ]
+    totals = []
+    for total, squares, came, walked in sums:
+        spread = squares - total**2 / count
+        # As `summed_of` has it in any order, or as the partial sums in the order of memory are where that is more.
+        own = np.maximum(summed_of(total, spread, count) ** 2, walked) if count > 1 else 0.0
+        totals.append(_Total(Tracked(total, came + own), squares))
+    return totals
 
 
-def _sums_of_channels(x: Doubles, axis: int) -> tuple[Tracked, Tracked]:
+def _in_memory_order(part: Tracked, start: Doubles) -> Doubles:
+    """Σ p, Σ p², the variance that came with them, and Σ s_k² over the partial sums, which begin at `start`.
+
+    Partial sums are taken every some terms, and between them as on a straight line.
+    """
+    values = part.value
+    edges = np.arange(0, len(values), max(1, -(-len(values) // _PARTIAL_SUMS)))
+    pieces = np.add.reduceat(values, edges, axis=0)
+    partial = start + np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(pieces, axis=0)])
+    lengths = np.diff(np.append(edges, len(values)))
+    ends = partial[:-1] ** 2 + partial[:-1] * partial[1:] + partial[1:] ** 2
+    squares = np.einsum("kc,kc->c", values, values)
+    return np.stack([pieces.sum(0), squares, part.noise.sum(0), lengths @ ends / 3])
+
+
+def _sums_of_channels(x: Doubles, axis: int) -> list[_Total]:
     """Sums of the elements of each channel and of their squares."""
-    total, squares = _totals([Tracked(part), Tracked(part) * part] for (part,) in _blocks(axis, x))
-    return total, squares
+    return _totals([Tracked(part), Tracked(part) * part] for (part,) in _blocks(axis, x))
 
 
 def _mean_and_variance(total: Tracked, squares: Tracked, count: int) -> tuple[Tracked, Tracked]:
@@ -604,8 +652,13 @@ def _normalising(epsilon: float) -> Formula:
 def _reduce(call: Call) -> Outputs:
     """Sum and sum of squares of each channel."""
     x = floats(needed(call, 0))
-    sums = _sums_of_channels(x, _axis(call, needed(call, 0)))
-    return _each_small(call, sums)
+    axis = _axis(call, needed(call, 0))
+    totals = _sums_of_channels(x, axis)
+    sums, squares = _each_small(call, [total.of for total in totals])
+    return [
+        _as_sum(sums, totals[0], axis, lambda x: x, x),
+        _as_sum(squares, totals[1], axis, lambda x: x * x, x),
+    ]
 
 
 def _update(call: Call) -> _Plan:
@@ -641,7 +694,7 @@ _register(
 )
 
 
-def _scale_and_offset(g: Doubles, x: Doubles, axis: int, mean: Tracked, root: Tracked) -> list[Tracked]:
+def _scale_and_offset(g: Doubles, x: Doubles, axis: int, mean: Tracked, root: Tracked) -> list[_Total]:
     """Gradients of scale and offset; `root` is sqrt(variance + epsilon)."""
 
     def parts() -> Iterator[list[Tracked]]:
@@ -665,8 +718,14 @@ def _update_grad(call: Call) -> Outputs:
     """Gradients of scale and offset."""
     g, x, axis = _gradient_inputs(call)
     mean, variance = _exact(call, (2, 3), x.shape[axis])
-    gradients = _scale_and_offset(g, x, axis, mean, (variance + real(call, "epsilon", default=1e-4)).sqrt())
-    return _each_small(call, gradients)
+    root = (variance + real(call, "epsilon", default=1e-4)).sqrt()
+    totals = _scale_and_offset(g, x, axis, mean, root)
+    d_scale, d_offset = _each_small(call, [total.of for total in totals])
+    # What scales the whole sum of a channel is left out: it does not matter how far rounding takes the rest.
+    return [
+        _as_sum(d_scale, totals[0], axis, lambda g, x, mean: (x - mean) * g, g, x, mean.value),
+        _as_sum(d_offset, totals[1], axis, lambda g: g, g),
+    ]
 
 
 def _gradient_of_x(count: int) -> Formula:
@@ -734,7 +793,8 @@ def _batch_norm(call: Call) -> _Plan:
     scale, offset = _exact(call, (1, 2), channels)
     epsilon = real(call, "epsilon", default=1e-4)
     if flag(call, "is_training", default=True):
-        mean, variance = _mean_and_variance(*_sums_of_channels(x, axis), count)
+        total, squares = _sums_of_channels(x, axis)
+        mean, variance = _mean_and_variance(total.of, squares.of, count)
         statistics = [mean, _unbiased(variance, count)]
         factor = real(call, "exponential_avg_factor", default=1.0)
         if factor != 1:
@@ -763,7 +823,7 @@ def _batch_norm_grad(call: Call) -> _Plan:
     channels = x.shape[axis]
     scale, mean, variance = _exact(call, (2, 3, 4), channels)
     root = (variance + real(call, "epsilon", default=1e-4)).sqrt()
-    d_scale, d_offset = _scale_and_offset(g, x, axis, mean, root)
+    d_scale, d_offset = (total.of for total in _scale_and_offset(g, x, axis, mean, root))
     count = x.size // max(1, channels)
 
     def others() -> list[Output | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from math import inf, prod
 
 import numpy as np
@@ -30,6 +31,7 @@ from precision_tool.lib.ops.op_arguments import (
     typed,
     whole_numbers,
 )
+from precision_tool.lib.ops.sum_orders import chained_over
 
 Axes = tuple[int, ...]
 #: Elements that are widened to float64 at one time: they stay in the cache.
@@ -43,7 +45,13 @@ def summation(parts: Doubles, axes: Axes, keep: bool = False, divisor: float = 1
     if count <= 1:
         return Output(array=total / divisor, terms=np.sqrt(squares) / divisor)
     summed = summed_of(total, squares - total**2 / count, count)
-    return Output(array=total / divisor, summed=summed / divisor, terms=np.sqrt(squares) / divisor)
+    return Output(
+        array=total / divisor,
+        summed=summed / divisor,
+        terms=np.sqrt(squares) / divisor,
+        length=count,
+        chained=cache(partial(chained_over, parts, axes)),
+    )
 
 
 def _totals(parts: Doubles, axes: Axes, keep: bool) -> tuple[Doubles, Doubles]:

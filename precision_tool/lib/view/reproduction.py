@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.data.graph_catalog import RunGraph
-from precision_tool.lib.diagnose.error_shape import SLACK, UNIT, Misfit, misfit
+from precision_tool.lib.diagnose.error_shape import DOUBT, SLACK, UNIT, Misfit, misfit
 from precision_tool.lib.diagnose.formulas import Formula, noise_of
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
-from precision_tool.lib.diagnose.recomputer import DOUBT, Recomputer
+from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.sampling import folded_type, narrowing
 from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.io.files import folder_exists, list_folder
