@@ -41,7 +41,7 @@ NAMED = {
     "layout": ("drop/mul", "axes are permuted"),
     "cast": ("trans_Cast_0", "23.8 %"),
     "overflow": ("two/MatMul", "65,504"),
-    "stomp": ("two/MatMul", "bytes 32 to 96 of 256"),
+    "stomp": ("two/MatMul", "bytes 32 to 95 of 256"),
     "random": (DROPOUT, "128 of 128"),
     "input": ("IteratorGetNext", "in a different order"),
     "weights": ("two/kernel", "0.666667"),
