@@ -589,9 +589,16 @@ def next_number(array: Array) -> Array:
 def test_a_kernel_that_does_not_repeat_itself(tmp_path: Path, inputs: bool, benchmark: bool) -> None:
     """Two results that rounding explains, from the same inputs: of the op's own file, or as their producers put out."""
     layers().write(tmp_path, inputs=inputs, benchmark=benchmark)
-    again = layers().with_part("one/MatMul", wrong=next_number)
+    again = layers().with_part("drop/mul", wrong=next_number)
     again.write(tmp_path, run="debug_1", inputs=inputs, benchmark=benchmark)
-    assert blame_of(tmp_path) == ("one/MatMul", Cause.RANDOM)
+    assert blame_of(tmp_path) == ("drop/mul", Cause.RANDOM)
+
+
+def test_sums_may_be_in_another_order_every_time(tmp_path: Path) -> None:
+    """Atomic additions round differently in every run of some devices, which is no fault."""
+    layers().write(tmp_path)
+    layers().with_part("one/MatMul", wrong=next_number).write(tmp_path, run="debug_1")
+    assert blame_of(tmp_path) == (None, Cause.NONE)
 
 
 def with_gain(gain: Array, kernel: Array, **changes: Any) -> Network:
