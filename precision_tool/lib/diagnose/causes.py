@@ -156,7 +156,7 @@ class OutOfRange:
                 Fact(name="script_ops", value=self._script_ops(result.op)),
                 *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
-            sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
+            sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95
             yield _suspect(result, _cast_or_overflow(result.op), Proof.RECOMPUTED, sure, facts)
 
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:

@@ -272,7 +272,7 @@ _RANDOM = re.compile(
 #: How near the tensors that a loss scale scales must be to each other.
 _SCALED = 0.2
 #: How sure it is that what differs is to blame, and of a variable at a later step, before which the sides trained it.
-_LOADED, _TRAINED = 0.9, 0.5
+_LOADED, _TRAINED = 0.95, 0.5
 #: Other random numbers differ in nearly every element.
 _OTHER_NUMBERS = 0.5
 
