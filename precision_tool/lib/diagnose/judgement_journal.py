@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import posixpath
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from precision_tool.lib.diagnose.study_plan import made_by
 from precision_tool.lib.diagnose.verdict_model import Judgement, OpResult, SlotResult, State
 from precision_tool.lib.io.files import content_signature_of, read_bytes
 from precision_tool.lib.io.urls import is_remote
-from precision_tool.lib.io.writing import replacing
+from precision_tool.lib.io.writing import append_bytes, replacing
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.documents import from_document, to_document
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -124,8 +123,8 @@ class JudgementJournal:
 
     def __init__(self, recomputer: Recomputer, folders: Sequence[str], paths: Sequence[str]) -> None:
         self._recomputer = recomputer
-        name = hashlib.sha256(os.fsencode(posixpath.abspath(recomputer.values.leaf.path))).hexdigest()[:32]
-        self._places = [os.path.join(folder, f"{_PREFIX}{name}{_SUFFIX}") for folder in folders]
+        name = _digest(posixpath.abspath(recomputer.values.leaf.path))[:32]
+        self._places = [posixpath.join(folder, f"{_PREFIX}{name}{_SUFFIX}") for folder in folders]
         # Now: a file that changes while it is judged must show.
         self._files = _digest("\0".join(f"{path}\0{content_signature_of(path)}" for path in paths))
         self._pending: list[tuple[OpResult, str]] = []
@@ -186,14 +185,14 @@ class JudgementJournal:
         """Remove the file, if there is one."""
         for path in self._places:
             with suppress(OSError):
-                os.unlink(path)
+                Path(path).unlink()
 
     # --- writing ---
 
     def _begin(self, lines: bytes) -> bool:
         for path in self._places:
             with suppress(OSError):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as temporary:
                     Path(temporary).write_bytes(_HEADER + self._made_of + b"\n" + lines)
                 self._path = path
@@ -201,12 +200,10 @@ class JudgementJournal:
         return False
 
     def _append(self, lines: bytes) -> bool:
-        try:
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(handle, "wb", buffering=0) as file:
-                return file.write(lines) == len(lines)
-        except OSError:  # removed by another command that judged the run
-            return False
+        with suppress(OSError):  # another command, which judged the run as well, may have removed it
+            append_bytes(self._path, lines)
+            return True
+        return False
 
     def _line(self, result: OpResult, look: str) -> bytes:
         entry = _Entry(
