@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from faults import zero_tail
 from tiny_network import fused, layers
@@ -351,6 +352,21 @@ def test_formulas_of_others_are_asked_again(tmp_path: Path, looks: Looks, monkey
     judged(data, folder)
     expected = {each.name for each in whole.ops[:-1] if foreign in (each.op.type, *each.how)} | {whole.ops[-1].name}
     assert set(looks.first) == expected
+
+
+def test_what_cannot_be_stored_is_judged_again(tmp_path: Path, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, folder = write(tmp_path), tmp_path / "kept"
+    recompute = Recomputer.recompute
+
+    def odd(recomputer: Recomputer, op: Op) -> OpResult:
+        result = recompute(recomputer, op)
+        return replace(result, finite_inputs=np.bool_(True)) if op.name == "one/Relu" else result
+
+    monkeypatch.setattr(Recomputer, "recompute", odd)
+    stopped(data, folder, looks, 6)
+    names = judged_names(folder)
+    assert len(names) == 5
+    assert "one/Relu" not in names
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

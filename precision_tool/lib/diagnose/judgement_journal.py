@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _HEADER = b"precision_tool judgements 1 "
 _PREFIX, _SUFFIX = "judged_", ".jsonl"
 #: Seconds between two writings: a run that takes less writes nothing, unless it is stopped.
-_INTERVAL = 2.0
-#: A judgement takes 1 to 2 kB.
+_INTERVAL = 5.0
+#: A judgement takes about 1 kB.
 _MAX_BYTES = 256 << 20
 _CHECK_BYTES = 16
 #: Integers, characters of a text, and items of a list that no judgement exceeds.
@@ -211,7 +211,10 @@ class JudgementJournal:
             shape=self._recomputer.fitting.get(self._recomputer.key(result.op)),  # type: ignore[arg-type]
             judgement=Judgement(**{name: getattr(result, name) for name in _FIELDS}),
         )  # fmt: skip
-        body = json.dumps(to_document(entry), separators=(",", ":")).encode()
+        try:
+            body = json.dumps(to_document(entry), separators=(",", ":")).encode()
+        except (TypeError, ValueError):  # of a type that no document has: recomputed, rather than the end of the run
+            return b""
         return self._check(body) + b" " + body + b"\n"
 
     def _check(self, body: bytes) -> bytes:
