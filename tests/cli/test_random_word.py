@@ -186,7 +186,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "no such data folder" in tool("random", cwd=tmp_path, code=2).err
     tree = small_tree(tmp_path / "precision_data", chain())
     assert "no such folder" in tool("random", "-rt", "nowhere", cwd=tmp_path, code=2).err
-    assert "the same folder" in tool("random", "-rt", tree.dump_path, cwd=tmp_path, code=2).err
+    assert "the same dump on both sides" in tool("random", "-rt", tree.dump_path, cwd=tmp_path, code=2).err
     shutil.copytree(tree.leaf, tmp_path / "r" / "20260302093000" / "0" / "m" / "1" / "7")
     tree.copy_leaf("0", "m", "1", "5")
     run = tool("random", "-rt", "r", cwd=tmp_path, code=2)
@@ -196,7 +196,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 def test_a_real_networks_memory_was_kept(real_data: Path, tmp_path: Path) -> None:
     run = tool("--data", real_data, "--work", "w", "random", "-lt", real_data / "npu/debug_0/dump", "-rt",
                real_data / "npu/debug_0/dump", cwd=tmp_path, code=2)  # fmt: skip
-    assert "the same folder" in run.err
+    assert "the same dump on both sides" in run.err
     shutil.copytree(real_data / "npu" / "debug_0", tmp_path / "precision_data" / "npu" / "debug_0")
     (pair,) = random(tmp_path, work=tmp_path / "w")["pairs"]
     assert pair["memory_checked"] > 60

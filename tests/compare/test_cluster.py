@@ -274,8 +274,9 @@ def test_the_command_says_what_one_process_says(
         told.append(re.sub(r"[0-9]{14}", "TIME", capfd.readouterr().out.replace(str(work), "WORK")))
         counts.append(len(judged_here))
     assert told[0] == told[1]
-    assert counts[1] == counts[0], "the cluster's workers recompute, not this process"
     assert (counts[0] > 0) is (word == "ac")
+    # The cluster's workers recompute every op, this process only what stands out of the device's precision.
+    assert counts[1] - counts[0] == (word == "ac")
     assert main(["--data", str(data), word, "--worker-for", "a=b", "-lt", str(data / "npu")]) == 2
     assert "--worker-for only goes with --cluster" in capfd.readouterr().err
 

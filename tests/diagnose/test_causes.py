@@ -353,7 +353,7 @@ def test_a_culprit_whose_inputs_were_not_dumped_is_less_sure(tmp_path: Path) -> 
     surer = verdict_of(network.write(tmp_path / "whole"))
     found = verdict_of(network.write(tmp_path / "outputs", inputs=False))
     assert found.culprit == surer.culprit == "two/MatMul"
-    assert found.confidence <= 0.8 < surer.confidence
+    assert found.confidence <= 0.92 < surer.confidence
     assert found.suspects[0].fact("inputs_not_dumped") == [0, 1]
     assert proof(found.suspects[0]) == Message("verdict.proof.producers", overwritten=True)
     assert surer.suspects[0].fact("inputs_not_dumped") is None
@@ -589,9 +589,16 @@ def next_number(array: Array) -> Array:
 def test_a_kernel_that_does_not_repeat_itself(tmp_path: Path, inputs: bool, benchmark: bool) -> None:
     """Two results that rounding explains, from the same inputs: of the op's own file, or as their producers put out."""
     layers().write(tmp_path, inputs=inputs, benchmark=benchmark)
-    again = layers().with_part("one/MatMul", wrong=next_number)
+    again = layers().with_part("drop/mul", wrong=next_number)
     again.write(tmp_path, run="debug_1", inputs=inputs, benchmark=benchmark)
-    assert blame_of(tmp_path) == ("one/MatMul", Cause.RANDOM)
+    assert blame_of(tmp_path) == ("drop/mul", Cause.RANDOM)
+
+
+def test_sums_may_be_in_another_order_every_time(tmp_path: Path) -> None:
+    """Atomic additions round differently in every run of some devices, which is no fault."""
+    layers().write(tmp_path)
+    layers().with_part("one/MatMul", wrong=next_number).write(tmp_path, run="debug_1")
+    assert blame_of(tmp_path) == (None, Cause.NONE)
 
 
 def with_gain(gain: Array, kernel: Array, **changes: Any) -> Network:

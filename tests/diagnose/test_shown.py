@@ -160,7 +160,7 @@ def test_the_drawing_has_the_own_error(judged: Path) -> None:
     tool("ni", "one/MatMul", "-s", "1", "-o", "drawn", cwd=judged)
     (source,) = (judged / "drawn").glob("*.gv")
     text = source.read_text(encoding="utf-8")
-    assert "wrong by itself" in text
+    assert "wrong result of its own" in text
     assert text.count("own error") >= 2
 
 

@@ -73,7 +73,7 @@ def _options(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     flags.add(
         parser, "--profile", metavar="FILE", completes="file",
-        help="how precise the device is, as earlier runs of it showed: a profile_*.json that lies beside a result, or "
+        help="how precise the device is, as earlier runs of it showed: a profile_*.json next to a result, or "
         "that `profile learn` or `profile merge` wrote; one of another device or mode is refused",
     )  # fmt: skip
     parser.add_argument("-v", "--verbose", action="store_true", help="show every panel in full, not only the verdict")

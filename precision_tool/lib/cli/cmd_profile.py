@@ -144,7 +144,8 @@ def _write(session: Session, args: argparse.Namespace, output: Output, profile: 
     code = _show(session, args, output, profile, [path])
     if not args.json:
         output.print_line(text("screen.cli.profile", path=shown_path(path)))
-        output.print_line(f"{output.command_for(session)} ac -c --profile {typed_path(path)}".lstrip(), "bold")
+        words = (output.command_for(session), "ac", "-c", "--profile", typed_path(path))
+        output.print_line(" ".join(filter(None, words)), "bold")
     return code
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
+
+from precision_tool.lib.io.files import read_text
+from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: What OpenBLAS calls it, as numpy's packages and as systems have it.
 _NAMES = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
@@ -18,10 +20,8 @@ _NAMES = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "o
 def multiply_in_one_thread() -> bool:
     """Make numpy multiply matrices in the thread that asks, in this process; return whether that could be set."""
     done = False
-    with suppress(OSError):  # no list of libraries, as on other systems
-        loaded = {
-            line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8").splitlines() if "blas" in line
-        }
+    with suppress(OSError, PrecisionToolError):  # no list of libraries, as on other systems
+        loaded = {line.split()[-1] for line in read_text("/proc/self/maps").splitlines() if "blas" in line}
         for path in sorted(name for name in loaded if name.startswith("/")):
             library = ctypes.CDLL(path)
             for name in _NAMES:

@@ -236,6 +236,8 @@ _EXPLAINS_MOST = 0.5
 #: An error below the second one in every element that changes no last tensor by more than the first is no fault: the
 #: rounding of half precision is as large.
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
+#: Kinds of ops that add up, with atomic additions on some devices.
+_ADDING_UP = (Kind.SUM, Kind.MATRIX, Kind.COMPOSITE)
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed; without a benchmark other data, weights and random
@@ -456,10 +458,15 @@ def _is_fed_elsewhere(result: OpResult) -> bool:
     return not result.is_dumped or any(source == "reader" for _, source in result.from_elsewhere)
 
 
-def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict | None:
-    """Return the verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
+def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVerdict) -> RunVerdict | None:
+    """Return the verdict where no run computes wrong, and an op computes differently in two; None if there is none.
+
+    Not an op that adds up and is right in both, `clean` and `others`: the order of its sums may be another every time.
+    """
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
-    difference = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
+    right = _right_sums(clean) & _right_sums(others)
+    their_values = RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps)
+    difference = first_unsteady(values, their_values, right)
     if difference is None:
         return None
     facts = (
@@ -479,6 +486,14 @@ def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict 
         next=plan(suspect, (suspect,), clean.verdict.has_benchmark),
     )  # fmt: skip
     return replace(clean, verdict=verdict)
+
+
+def _right_sums(run: RunVerdict) -> set[str]:
+    """Return the names of the ops of a run that are right and add up."""
+    return {
+        item.name for item in run.ops
+        if item.state is State.RIGHT and any(slot.kind in _ADDING_UP for slot in item.slots)
+    }  # fmt: skip
 
 
 def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
@@ -668,7 +683,7 @@ def decide(
             run_verdict = _with_parts(run_verdict, other, [candidate for candidate in runs if candidate is not run])
             return replace(_with_comparison(run_verdict), blameless=(first, *blameless))
         blameless.append(run_verdict)
-        differs = unsteady(subject, other, first)
+        differs = unsteady(subject, other, first, run_verdict)
         if differs is not None:
             return replace(differs, blameless=blameless)
     return replace(first, blameless=blameless)

@@ -137,11 +137,11 @@ class Unsteady:
     distance: float
 
 
-def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
+def first_unsteady(values: RunValues, other: RunValues, right: Collection[str] = ()) -> Unsteady | None:
     """Return the first op in execution order that computes differently in two runs, from the very same inputs.
 
-    Where dump files hold outputs only, inputs are what their producers put out. A variable that no file has counts as
-    the same where all variables that both runs show are.
+    Ops that are `right` in both are passed over. Where dump files hold outputs only, inputs are what their producers
+    put out. A variable that no file has counts as the same where all variables that both runs show are.
     """
     twins = {op.name: op for op in other.ops}
 
@@ -149,7 +149,9 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     for op in values.ops:
         twin = twins.get(op.name)
         dump, other_dump = values.dumped(op), None if twin is None else other.dumped(twin)
-        if twin is None or twin.type != op.type or dump is None or other_dump is None or not dump.outputs:
+        if op.name in right or twin is None or twin.type != op.type:
+            continue
+        if dump is None or other_dump is None or not dump.outputs:
             continue
         if set(dump.inputs) != set(other_dump.inputs) or set(dump.outputs) != set(other_dump.outputs):
             continue

@@ -623,8 +623,6 @@ def find_random(
         except DataNotFoundError as error:
             data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.full_message))
             continue
-        if counterpart.path == leaf.path:
-            raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
         reports.append(_compare_leaf(leaf, counterpart, graph_of, resources))
     if not reports:
         raise DataNotFoundError("diagnose.nothing_in_common", left=left, right=right)
