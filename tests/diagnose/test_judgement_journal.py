@@ -360,7 +360,8 @@ def test_what_cannot_be_stored_is_judged_again(tmp_path: Path, looks: Looks, mon
 
     def odd(recomputer: Recomputer, op: Op) -> OpResult:
         result = recompute(recomputer, op)
-        return replace(result, finite_inputs=np.bool_(True)) if op.name == "one/Relu" else result
+        odd_truth: Any = np.bool_(True)
+        return replace(result, finite_inputs=odd_truth) if op.name == "one/Relu" else result
 
     monkeypatch.setattr(Recomputer, "recompute", odd)
     stopped(data, folder, looks, 6)
