@@ -78,6 +78,10 @@ class Registry(Generic[T]):
         """Return the entry of this name; None if there is none that can be used."""
         return self.built_in[name] if name in self.built_in else self._load(name)
 
+    def is_third_party(self, name: str) -> bool:
+        """Return whether a third party adds the entry of this name, usable or not."""
+        return name in self._entry_points
+
     def third_party(self) -> dict[str, T]:
         """Return what third parties have added, by name."""
         entries = {name: self._load(name) for name in self._entry_points}

@@ -248,6 +248,7 @@ def _diagnoses(
 
     The verdict on an earlier result is read where it is kept; a new one comes with the own errors in its rows and file.
     """
+    from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
     from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, diagnose_leaf, leaves_alone, leaves_of
     from precision_tool.lib.diagnose.stored_verdict import read_beside
 
@@ -260,18 +261,20 @@ def _diagnoses(
             return [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
-    with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
-        resources = flags.resources_of(session, args, executor, progress)
-        if is_alone:
-            leaves = leaves_alone(session.data, args.left, args.graph)
-        else:
-            leaves = leaves_of(session.data, analyses, args.left, args.graph)
-        options = DiagnoseOptions(compares=False, profile=args.profile)
-        diagnoses = [diagnose_leaf(leaf, options, resources) for leaf in leaves]
-    _note_unknown(session, args.profile, diagnoses)
-    diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
-    with suppress(OutputError):  # whoever asks for it later has it judged again
-        _keep(session, diagnoses)
+    kept = KeptJudgements(session.workspace.cache_dirs())
+    with kept.keeping():
+        with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
+            resources = flags.resources_of(session, args, executor, progress)
+            if is_alone:
+                leaves = leaves_alone(session.data, args.left, args.graph)
+            else:
+                leaves = leaves_of(session.data, analyses, args.left, args.graph)
+            options = DiagnoseOptions(compares=False, profile=args.profile)
+            diagnoses = [diagnose_leaf(leaf, options, resources, kept=kept) for leaf in leaves]
+        _note_unknown(session, args.profile, diagnoses)
+        diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
+        with suppress(OutputError):  # whoever asks for it later has it judged again
+            _keep(session, diagnoses)
     return diagnoses
 
 

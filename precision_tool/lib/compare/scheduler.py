@@ -133,6 +133,19 @@ def keeping_rows(state: Callable[[], Message], rows: Callable[[], Sequence[Any]]
         raise WorkStoppedError("compare.worker_died", "", rows(), 2, state=state()) from error
 
 
+@contextmanager
+def ctrl_c_ignored() -> Iterator[None]:
+    """Ignore Ctrl+C in this block; only the main thread can, and needs to."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +28,7 @@ from precision_tool.lib.compare.result_files import (
     read_source,
     write_results,
 )
-from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, ctrl_c_ignored
 from precision_tool.lib.data.fusion_pair import FusionPair, find_pair
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import benchmark_folder, default_golden, default_npu, newer_run, pytorch_files
@@ -92,7 +89,7 @@ def compare(
             results = compare_sides(npu, golden, options, resources, _finders(data, options))
             _check_any_rows(results)
     except ComparisonStoppedError as stop:
-        with _ctrl_c_ignored():  # once was enough: what is done is being saved
+        with ctrl_c_ignored():  # once was enough: what is done is being saved
             paths = write_results(space, folder, stop.results, PARTIAL_PREFIX)
         written = tuple(filter(None, paths))
         if not written:
@@ -234,19 +231,6 @@ def read_results(
         )
         for result in paths
     ]
-
-
-@contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    """Ignore Ctrl+C in this block; only the main thread can, and needs to."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _check_any_rows(results: Sequence[LeafResult]) -> None:

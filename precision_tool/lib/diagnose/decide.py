@@ -27,6 +27,7 @@ from precision_tool.lib.diagnose.device_profile import Device, DeviceProfile, le
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
 from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, UNIT, Misfit, flat_doubles, misfit
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
+from precision_tool.lib.diagnose.judgement_journal import JudgementJournal, KeptJudgements
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -297,13 +298,21 @@ class RunVerdict:
     scales: Mapping[str, float] = field(default_factory=dict)
 
 
-def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resources = ALL_CORES) -> RunVerdict:
-    """Return the verdict on one run. Progress is counted in ops."""
+def decide_run(
+    subject: Subject,
+    *,
+    seconds: float = SECONDS,
+    resources: Resources = ALL_CORES,
+    kept: KeptJudgements | None = None,
+) -> RunVerdict:
+    """Return the verdict on one run. Progress is counted in ops; what `kept` has of it is not done again."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
-    judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources, is_first_look=True))
+    journal = kept.open(recomputer) if kept is not None else None
+    judged = recompute_ops(recomputer, resources, is_first_look=True, journal=journal)
+    judged = recomputer.recompute_guessed(judged)
     device = recomputer.device = learn(judged, subject.profile)
-    judged = judged_by_device(recomputer, device, judged)
+    judged = judged_by_device(recomputer, device, judged, journal)
     judged, effects = _with_effects(recomputer, judged)
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
@@ -334,7 +343,9 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     )  # fmt: skip
 
 
-def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[OpResult]) -> list[OpResult]:
+def judged_by_device(
+    recomputer: Recomputer, device: Device, judged: Sequence[OpResult], journal: JudgementJournal | None = None
+) -> list[OpResult]:
     """Return the results with what the device's imprecision explains taken for right.
 
     What stands out is recomputed, as far as it may be named: what is off beyond that imprecision shows the mistake.
@@ -349,9 +360,19 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
             results.append(replace(result, state=State.RIGHT, is_imprecise=True, reason=None))
         else:
             left -= 1
-            again = recomputer.recompute(result.op) if left >= 0 else result
+            again = _recomputed(recomputer, result.op, journal) if left >= 0 else result
             results.append(result if is_late(again) else again)
     return results
+
+
+def _recomputed(recomputer: Recomputer, op: Op, journal: JudgementJournal | None) -> OpResult:
+    earlier = None if journal is None else journal.judged(op)
+    if earlier is not None:
+        return earlier
+    result = recomputer.recompute(op)
+    if journal is not None:
+        journal.keep(result)
+    return result
 
 
 def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[list[OpResult], dict[str, Effect]]:
@@ -616,6 +637,7 @@ def decide(
     *,
     seconds: float = SECONDS,
     resources: Resources = ALL_CORES,
+    kept: KeptJudgements | None = None,
 ) -> RunVerdict:
     """Return the verdict on a dump; if nothing in it is wrong but in another of `runs` something is, on that.
 
@@ -633,6 +655,8 @@ def decide(
         How long recomputing a run may take.
     resources : Resources
         Who shares the work; progress is counted in ops.
+    kept : KeptJudgements, optional
+        Judgements of ops that an interrupted command left, and where new ones are kept.
     """
     own_run = next((run for run in runs if any(leaf.path == subject.leaf.path for leaf in run.leaves)), None)
     number = own_run.number if own_run is not None else None
@@ -644,7 +668,7 @@ def decide(
         cosines=_cosines(rows, subject.file),
         comparison=Compared.of(rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
-    first = decide_run(subject, seconds=seconds, resources=resources)
+    first = decide_run(subject, seconds=seconds, resources=resources, kept=kept)
     if first.verdict.culprit is not None:
         return _with_parts(_with_repetition(first, subject, others), subject, others)
     blameless: list[RunVerdict] = []
@@ -654,7 +678,7 @@ def decide(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=subject.file, number=run.number,
             cosines=_cosines_of_other(golden, rows, run), threshold=subject.threshold, profile=subject.profile,
         )  # fmt: skip
-        run_verdict = decide_run(other, seconds=seconds, resources=resources)
+        run_verdict = decide_run(other, seconds=seconds, resources=resources, kept=kept)
         if run_verdict.verdict.culprit is not None:
             run_verdict = _with_parts(run_verdict, other, [candidate for candidate in runs if candidate is not run])
             return replace(_with_comparison(run_verdict), blameless=(first, *blameless))

@@ -27,6 +27,7 @@ from precision_tool.lib.data.sides import Inputs
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
 from precision_tool.lib.diagnose.decide import SECONDS, RunVerdict, Subject, decide
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
+from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
 from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
 from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.plan import with_passports_known
@@ -156,6 +157,7 @@ def diagnose_leaf(
     options: DiagnoseOptions = DEFAULT_DIAGNOSE_OPTIONS,
     resources: Resources = ALL_CORES,
     graphs: GraphChooser | None = None,
+    kept: KeptJudgements | None = None,
 ) -> Diagnosis:
     """Compare a leaf, check its rows, recompute its ops, name what computes wrong and plan what to do.
 
@@ -169,6 +171,9 @@ def diagnose_leaf(
         Who shares the work; progress is counted in bytes while comparing, and in ops while recomputing.
     graphs : GraphChooser, optional
         Finds the leaf's graph.
+    kept : KeptJudgements, optional
+        Judgements of ops that an interrupted command left, which are taken over, and where new ones are kept; None:
+        every op is recomputed, and nothing is written.
 
     Returns
     -------
@@ -189,7 +194,7 @@ def diagnose_leaf(
         analysis = compare_leaf(leaf, options.compare, resources, graphs or GraphChooser())
     if not options.recomputes or (options.only_suspects and leaf.golden is not None and not _is_suspect(analysis)):
         return Diagnosis(analysis=analysis)
-    judged = decide_leaf(leaf, analysis, options, resources)
+    judged = decide_leaf(leaf, analysis, options, resources, kept)
     if judged is None:
         return Diagnosis(analysis=analysis, recomputed=True)
     if leaf.passports is not None:
@@ -215,7 +220,11 @@ def compare_leaf(leaf: Leaf, options: CompareOptions, resources: Resources, grap
 
 
 def decide_leaf(
-    leaf: Leaf, analysis: Analysis | None, options: DiagnoseOptions, resources: Resources
+    leaf: Leaf,
+    analysis: Analysis | None,
+    options: DiagnoseOptions,
+    resources: Resources,
+    kept: KeptJudgements | None = None,
 ) -> RunVerdict | None:
     """Recompute the ops of a leaf and name the cause; None without a dump or a graph, and of PyTorch dumps."""
     result = None if analysis is None else analysis.leaf
@@ -233,7 +242,7 @@ def decide_leaf(
         threshold=options.compare.threshold if analysis is None else analysis.threshold, is_later=leaf.is_later,
         profile=options.profile,
     )  # fmt: skip
-    judged = decide(subject, golden, rows, leaf.runs, seconds=options.seconds, resources=resources)
+    judged = decide(subject, golden, rows, leaf.runs, seconds=options.seconds, resources=resources, kept=kept)
     of_run = identity_of(judged.npu, rows if judged.npu == leaf.dump.path else ())
     return replace(judged, profile=replace(judged.profile, device=of_run.device, mode=of_run.mode))
 

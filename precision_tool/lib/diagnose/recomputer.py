@@ -57,6 +57,7 @@ from precision_tool.lib.diagnose.formulas import (
     is_fused,
     noise_between,
 )
+from precision_tool.lib.diagnose.judgement_journal import JudgementJournal
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -767,11 +768,16 @@ class _Plan:
 
 
 def recompute_ops(
-    recomputer: Recomputer, resources: Resources = ALL_CORES, *, is_first_look: bool = False
+    recomputer: Recomputer,
+    resources: Resources = ALL_CORES,
+    *,
+    is_first_look: bool = False,
+    journal: JudgementJournal | None = None,
 ) -> list[OpResult]:
     """Judge every op that computes something, in the order in which they ran; progress is counted in ops.
 
-    `is_first_look`: of a large op a sample tells, also that it is wrong.
+    `is_first_look`: of a large op a sample tells, also that it is wrong. What the `journal` has of a run that was
+    interrupted is taken from there, and each new judgement kept in it.
 
     Workers of our own are processes. Without `fork`, or beside other threads, this thread does it all. An executor
     does it in any case: of a cluster the workers where the dump lies. Ops of a task that no worker can do say so, and
@@ -779,26 +785,33 @@ def recompute_ops(
     """
     recomputer.is_first_look = is_first_look
     try:
-        return _recompute_ops(recomputer, resources)
+        return _recompute_ops(recomputer, resources, journal)
     finally:
         recomputer.is_first_look = False
 
 
-def _recompute_ops(recomputer: Recomputer, resources: Resources) -> list[OpResult]:
+def _recompute_ops(recomputer: Recomputer, resources: Resources, journal: JudgementJournal | None) -> list[OpResult]:
     ops = recomputer.computing
+    earlier = {} if journal is None else {number: journal.judged(op) for number, op in enumerate(ops)}
+    done = {number: result for number, result in earlier.items() if result is not None}
     sizes = [elements_of(recomputer, op) for op in ops]
     meter = Meter(counting(resources.progress, "ops"), len(ops))
+    if done:
+        meter.add(len(done))
+    spread_ops = _Spread(recomputer, ops, sizes, meter, journal, done)
     if resources.executor is not None:
         executor = near(resources.executor, recomputer.values.leaf.path)
-        return _Spread(recomputer, ops, sizes, meter).run_by(executor, resources.count)
-    count = min(resources.count, _MAX_WORKERS, len(ops))
-    if count <= 1 or sum(sizes) < _SERIAL_ELEMENTS or not can_fork():
-        judged = []
-        for op in ops:
-            judged.append(recomputer.recompute(op))
-            meter.add(1)
-        return judged
-    return _Spread(recomputer, ops, sizes, meter).run(count)
+        return spread_ops.run_by(executor, resources.count)
+    left = [number for number in range(len(ops)) if number not in done]
+    count = min(resources.count, _MAX_WORKERS, len(left))
+    if count > 1 and sum(sizes[number] for number in left) >= _SERIAL_ELEMENTS and can_fork():
+        return spread_ops.run(count)
+    for number in left:
+        done[number] = recomputer.recompute(ops[number])
+        if journal is not None:
+            journal.keep(done[number])
+        meter.add(1)
+    return [done[number] for number in range(len(ops))]
 
 
 def elements_of(recomputer: Recomputer, op: Op) -> int:
@@ -813,15 +826,26 @@ def elements_of(recomputer: Recomputer, op: Op) -> int:
 class _Spread:
     """One run's ops on their way through the processes."""
 
-    def __init__(self, recomputer: Recomputer, ops: Sequence[Op], sizes: Sequence[int], meter: Meter) -> None:
+    def __init__(
+        self,
+        recomputer: Recomputer,
+        ops: Sequence[Op],
+        sizes: Sequence[int],
+        meter: Meter,
+        journal: JudgementJournal | None = None,
+        done: Mapping[int, OpResult] | None = None,
+    ) -> None:
         self._recomputer, self._ops, self._sizes, self._meter = recomputer, ops, sizes, meter
-        self._done: dict[int, OpResult] = {}
+        self._journal = journal
+        self._done = dict(done or {})
         self._plan = _Plan()
         #: How an executor's workers make their recomputer; None: they are forked, and inherit it.
         self._recipe: _Recipe | None = None
         #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
         self._spare = 0
         for number, op in enumerate(ops):
+            if number in self._done:
+                continue
             self._plan.waiting.setdefault(recomputer.key(op), deque()).append(number)
         for key in self._plan.waiting:
             self._next(key)
@@ -912,10 +936,12 @@ class _Spread:
         if judged is None:
             self._plan.ready.append(replace(task, is_light=False))
             return
-        for number, result in zip(task.numbers, judged, strict=True):
-            self._done[number] = replace(result, op=self._ops[number])
         if fitting is not None:
             self._recomputer.fitting.setdefault(task.key, fitting)
+        for number, result in zip(task.numbers, judged, strict=True):
+            self._done[number] = replace(result, op=self._ops[number])
+            if self._journal is not None:
+                self._journal.keep(self._done[number])
         self._end(task)
 
     def _end(self, task: _Task) -> None:

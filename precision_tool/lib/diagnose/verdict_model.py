@@ -87,8 +87,8 @@ class SlotResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpResult:
-    """One op of the run. `number` is its place in the order of execution.
+class Judgement:
+    """Outcome of recomputing an op, as it can be stored. `number` is the op's place in the order of execution.
 
     `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
     `finite_inputs` is False if an input of an op that is not plainly right has numbers that are not finite.
@@ -97,7 +97,6 @@ class OpResult:
     ops hang together is not known for sure.
     """
 
-    op: Op
     number: int
     state: State
     how: tuple[str, ...] = ()
@@ -106,8 +105,6 @@ class OpResult:
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
     from_elsewhere: tuple[tuple[int, str], ...] = ()
-    #: What it was judged by, where that was asked for.
-    formula: Formula | None = field(default=None, repr=False)
     is_confirmed: bool | None = None
     is_by_another: bool = False
     #: Whether it is off by more than rounding, and by no more than the device's imprecision.
@@ -115,6 +112,15 @@ class OpResult:
     is_guessed: bool = False
     is_dumped: bool = True
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpResult(Judgement):
+    """One op of the run with its judgement."""
+
+    op: Op
+    #: What it was judged by, where that was asked for.
+    formula: Formula | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

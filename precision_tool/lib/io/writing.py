@@ -246,6 +246,14 @@ def replacing_text(path: str) -> Iterator[TextIO]:
         os.fsync(file.fileno())
 
 
+def append_bytes(path: str, data: bytes) -> None:
+    """Write at the end of a file that is there, and no link, all at once. OSError where that does not work."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(handle, "wb", buffering=0) as file:
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @contextmanager
 def new_folder(path: str) -> Iterator[str]:
     """The path of an empty folder that becomes `path`, which is not there or empty, when the block is through.
