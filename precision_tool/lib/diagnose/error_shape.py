@@ -554,7 +554,8 @@ def _misfit(
         allowed = ratio
         if tolerance and dtype in UNIT:
             beyond = off - tolerance * total
-            allowed = np.where(beyond <= 0, 0.0, np.where(np.isnan(beyond), ratio, ratio * (beyond / off)))
+            # Infinity less anything is all of it, and inf / inf is NaN, which no bound finds wrong.
+            allowed = np.where(beyond <= 0, 0.0, np.where(np.isfinite(beyond), ratio * (beyond / off), ratio))
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
             allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)
