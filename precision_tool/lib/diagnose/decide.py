@@ -348,7 +348,10 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
         else:
             left -= 1
             again = recomputer.recompute(result.op) if left >= 0 else result
-            results.append(result if is_late(again) else again)
+            is_hidden = again.state is State.RIGHT and any(
+                device.is_structured(slot, result.how, result.name) for slot in off
+            )
+            results.append(result if is_late(again) or is_hidden else again)
     return results
 
 
@@ -370,7 +373,7 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
         if effect is None:
             continue
         imprecision = max(slot.imprecision for slot in result.slots)
-        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
+        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_no_imprecision, result.slots))
         if effect.is_whole and effect.change < _NO_EFFECT and is_small:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
         elif result.state is State.WRONG:
@@ -381,9 +384,10 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
     return results, effects
 
 
-def _is_misrounded(slot: SlotResult) -> bool:
-    """Return whether an output is not rounded as it should be, which is a fault however little it does."""
-    return slot.places is not None and slot.places.mistake in OF_ROUNDING
+def _is_no_imprecision(slot: SlotResult) -> bool:
+    """Return whether an output is not rounded as it should be, or was to be moved only: a fault, however little."""
+    is_misrounded = slot.places is not None and slot.places.mistake in OF_ROUNDING
+    return is_misrounded or (slot.kind is Kind.EXACT and slot.beyond > 0)
 
 
 def _is_beyond_device(result: OpResult) -> bool:
