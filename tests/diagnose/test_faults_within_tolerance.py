@@ -200,3 +200,11 @@ def test_a_few_elements_that_share_a_factor_are_imprecise(tmp_path: Path) -> Non
 
     verdict = verdict_of(activations(some).write(tmp_path))
     assert (verdict.culprit, verdict.tally.imprecise) == (None, 1)
+
+
+def test_up_to_four_times_the_tolerance_is_doubtful_beside_a_fault_that_explains_more(tmp_path: Path) -> None:
+    """A least tolerance is no sharp border: what is little beyond it is not called wrong for its size alone."""
+    network = activations(off(0.005)).with_part("tanh_3", wrong=lambda array: array * F(1.5))
+    verdict = verdict_of(network.write(tmp_path))
+    assert verdict.ranking == ("tanh_3",)
+    assert verdict.tally.doubtful == 1

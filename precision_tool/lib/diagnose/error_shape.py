@@ -569,20 +569,30 @@ def _misfit(
         is_rounded_once = noise is None and kind in _ROUNDED_ONCE and dtype in SMALLEST_NORMAL
         if is_rounded_once and float(ratio.max(initial=0.0)) > NEAREST:
             misrounded = _misrounded(y, true, dtype, kind, compared & ((ratio > 0) | (y == true)))
-        allowed = ratio
+        allowed, is_doubtful = ratio, False
         if tolerance and dtype in UNIT:
-            beyond = off - tolerance * total
-            # Infinity less anything is all of it, and inf / inf is NaN, which no bound finds wrong.
-            allowed = np.where(beyond <= 0, 0.0, np.where(np.isfinite(beyond), ratio * (beyond / off), ratio))
+            allowed = _beyond(off, ratio, tolerance * total)
+            is_doubtful = not _beyond(off, ratio, DOUBT * tolerance * total)[ratio > DOUBT * slack].any()
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
             allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)
         excess = float(allowed.max(initial=0.0))
+        if is_doubtful:
+            excess = min(excess, DOUBT * slack)
     return Misfit(
         got=y, true=true, sigma=sigma, ratio=ratio, bad=(allowed > slack) | misrounded, over=over, compared=compared,
         slack=slack, size=total, smallest=smallest, exact_share=exact_share,
         excess=excess / slack if slack else excess,
     )  # fmt: skip
+
+
+def _beyond(off: Doubles, ratio: Doubles, allowed: Doubles) -> Doubles:
+    """Return how many times its rounding each error is beyond what is allowed for the device.
+
+    Infinity less anything is all of it, and inf / inf is NaN, which no bound finds wrong.
+    """
+    beyond = off - allowed
+    return np.where(beyond <= 0, 0.0, np.where(np.isfinite(beyond), ratio * (beyond / off), ratio))
 
 
 def _exact_share(ratio: Doubles, compared: Flags) -> float:
