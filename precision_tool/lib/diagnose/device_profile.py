@@ -24,9 +24,9 @@ from precision_tool.lib.ops.base import Doubles, Input, Kind
 
 #: Relative error up to which the vendor accepts a kernel, by type of its output.
 ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
-#: Of a type without peers, what a kernel made of approximated functions may be off by: twice what is accepted in half
-#: precision, since the vector unit's own functions do not reach that either, whatever the type.
-_ALONE = 2.0**-9
+#: What a kernel made of approximated functions may be off by, however exact its peers are, which read other values:
+#: twice what is accepted in half precision, since the vector unit's own functions miss that too, whatever the type.
+_FUNCTIONS = 2.0**-9
 #: Two inputs in float32 that the matrix unit rounds to 10 bits, as it does in HF32 on some products.
 _NARROWED = 2 * 2.0**-11
 #: No device is taken to be less precise than this: an error of all ops of a type may be a fault.
@@ -213,7 +213,7 @@ class Device:
         """
         if kind is Kind.EXACT or dtype not in UNIT:
             return 0.0
-        least = max(ACCEPTED[dtype], _ALONE) if kind in _APPROXIMATING else ACCEPTED[dtype]
+        least = max(ACCEPTED[dtype], _FUNCTIONS) if kind in _APPROXIMATING else ACCEPTED[dtype]
         if kind is Kind.MATRIX:
             # The matrix unit multiplies half precision exactly and adds up in float32; only float32 may be narrowed.
             least = 0.0 if dtype in _HALF else _NARROWED
