@@ -361,7 +361,10 @@ def judged_by_device(
         else:
             left -= 1
             again = _recomputed(recomputer, result.op, journal) if left >= 0 else result
-            results.append(result if is_late(again) else again)
+            is_hidden = again.state is State.RIGHT and any(
+                device.is_structured(slot, result.how, result.name) for slot in off
+            )
+            results.append(result if is_late(again) or is_hidden else again)
     return results
 
 
@@ -393,20 +396,22 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
         if effect is None:
             continue
         imprecision = max(slot.imprecision for slot in result.slots)
-        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
-        if effect.is_whole and effect.change < _NO_EFFECT and is_small:
+        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_no_imprecision, result.slots))
+        explains_most = effect.explained is not None and effect.explained >= _EXPLAINS_MOST
+        if effect.is_whole and effect.change < _NO_EFFECT and is_small and not explains_most:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
         elif result.state is State.WRONG:
             effects[result.name] = effect
-        elif effect.explained is not None and effect.explained >= _EXPLAINS_MOST:
+        elif explains_most:
             results[number] = replace(result, state=State.WRONG)
             effects[result.name] = effect
     return results, effects
 
 
-def _is_misrounded(slot: SlotResult) -> bool:
-    """Return whether an output is not rounded as it should be, which is a fault however little it does."""
-    return slot.places is not None and slot.places.mistake in OF_ROUNDING
+def _is_no_imprecision(slot: SlotResult) -> bool:
+    """Return whether an output is not rounded as it should be, or was to be moved only: a fault, however little."""
+    is_misrounded = slot.places is not None and slot.places.mistake in OF_ROUNDING
+    return is_misrounded or (slot.kind is Kind.EXACT and slot.beyond > 0)
 
 
 def _is_beyond_device(result: OpResult) -> bool:

@@ -91,6 +91,7 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Doubles, Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.ops.op_arguments import distinct
+from precision_tool.lib.ops.optimizers import updated_inputs
 
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
@@ -621,6 +622,7 @@ class Recomputer:
         kind = formula.kind
         u_in = narrowing(formula, inputs)
         is_chain = len(formula.stages) > 1
+        is_update = not is_chain and bool(updated_inputs(formula.stages[0].op_type))
         inside = type_inside(formula, inputs)
         noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if is_chain else {}
         inner: dict[int, Doubles] = {}
@@ -639,7 +641,7 @@ class Recomputer:
                     raise error
                 other_size = other_size or error
                 continue  # a small output says nothing of a large one
-            fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+            fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot), is_update=is_update)
             if fit.bad.any() and is_chain and not inner:
                 inner = noise_between(true, run_in_blocks(formula, inputs, got, IMPRECISE_INSIDE))
                 inner = {number: size / IMPRECISION for number, size in inner.items()}
@@ -647,7 +649,7 @@ class Recomputer:
             if fit.bad.any() and (is_chain or self.device is not None):
                 fit = misfit(
                     have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot), inner=inner.get(slot),
-                    tolerance=tolerance, flushes=flushes,
+                    tolerance=tolerance, flushes=flushes, is_update=is_update,
                 )  # fmt: skip
             if fit.bad.any() and is_chain and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
