@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite, prod, sqrt
+from math import isfinite, isnan, nan, prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -56,6 +56,10 @@ class Compared:
     figures: Mapping[tuple[str, str], Figures] = field(default_factory=dict, repr=False)
     places: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict, repr=False)
     unread: tuple[str, ...] = ()
+    #: Relative Euclidean distances of tensors whose every element was compared; 0.0 only where all are equal.
+    distances: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
+    #: The largest absolute values of the benchmark's tensors that these were held against.
+    largest: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Compared:
@@ -64,6 +68,8 @@ class Compared:
         figures: dict[tuple[str, str], Figures] = {}
         places: dict[tuple[str, str], tuple[int, int]] = {}
         unread: dict[str, None] = {}
+        distances: dict[tuple[str, str], float] = {}
+        largest: dict[tuple[str, str], float] = {}
         for row in rows:
             if row.status == Status.UNREADABLE:
                 unread[row.op_name] = None
@@ -83,17 +89,32 @@ class Compared:
             figures_of_row = _figures(row)
             if figures_of_row is not None:
                 figures[row.op_name, row.slot] = figures_of_row
+                distances[row.op_name, row.slot] = _distance(row.metrics)
+            if row.golden is not None and not _is_in_part(row):
+                largest[row.op_name, row.slot] = max(abs(row.golden.minimum), abs(row.golden.maximum))
         quiet = {
             name for name, slots in errors.items()
             if "output" in slots and slots["output"] <= _ROUNDED + _TIMES_FED * slots.get("input", 0.0) < float("inf")
         }  # fmt: skip
         places = {key: place for key, place in places.items() if key[0] in quiet}
-        return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
+        return cls(
+            quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread), distances=distances,
+            largest=largest,
+        )  # fmt: skip
 
     def is_same(self, key: tuple[str, str], other: tuple[str, str]) -> bool:
         """Return whether two tensors were held against the same one of the benchmark, and every figure is the same."""
         own = self.figures.get(key)
         return own is not None and own == self.figures.get(other)
+
+
+def _distance(metrics: Metrics | None) -> float:
+    """Return the relative distance of two tensors; not 0 where an element differs, NaN where it is not known."""
+    if metrics is None or isnan(metrics.max_absolute_error):
+        return nan
+    if not metrics.max_absolute_error:
+        return 0.0
+    return metrics.relative_euclidean_distance or nan
 
 
 def _is_in_part(row: Row) -> bool:
@@ -586,6 +607,14 @@ class RunValues:
         """
         read = slot.op.name, f"input:{slot.index}"
         return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
+
+    def is_the_benchmarks(self, root: Root) -> bool:
+        """Return whether the comparison showed that a copy of a tensor is the benchmark's, every element of it."""
+        distances = self.compared.distances
+        if distances.get((root.op.name, f"output:{root.index}")) == 0.0:
+            return True
+        readers = self.readers.get(root.key, ())
+        return any(distances.get((slot.op.name, f"input:{slot.index}")) == 0.0 for slot in readers)
 
     def _opens_parts(self, tensor: Tensor) -> StoredFile:
         """Return the same for a tensor of which only some rows are read."""

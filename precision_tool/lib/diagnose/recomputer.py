@@ -72,6 +72,7 @@ from precision_tool.lib.diagnose.op_values import (
     spread,
 )
 from precision_tool.lib.diagnose.sampling import (
+    SUMS,
     is_looked_at,
     narrowing,
     odd_rows,
@@ -214,6 +215,10 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
+
+
+#: Terms that are long sums at least.
+_MANY = 16
 
 
 class _NotLightError(Exception):
@@ -423,12 +428,39 @@ class Recomputer:
         self._tried = (base.op, formula, sampled)
         return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
+    def _off_at_places(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
+        """Return the judgement of a large product that is off in a sample of its elements; None for any other op.
+
+        What is held beside the benchmark, and shows the mistake, is what stands out: by a look at all of it.
+        """
+        op = base.op
+        if is_fused(op):
+            return None
+        inputs = op_inputs.inputs
+        formula = next(self.candidates.without_search(op, op_inputs), None)
+        if formula is None or not formula.is_certain or formula.lent:
+            return None
+        try:
+            work = formula.work(inputs)
+            if work <= _SAMPLED_FROM:
+                return None
+            of, other, part = self._tried
+            if of is not op or other is None or not other.is_same(formula):
+                part = self._sampled(_with_finite_inputs(base, inputs), formula, inputs, got, work)
+        except FORMULA_ERRORS:
+            return None
+        if part is None or not part.is_sampled or not part.finite_inputs:
+            return None
+        is_finite = not any(slot.nans or slot.not_finite or slot.overflowed for slot in part.slots)
+        return part if is_finite and any(slot.beyond for slot in part.slots) else None
+
     def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
         if op.name in self.values.compared.quiet:
-            right = right_by_sample(self.values, self.candidates, base)
+            closer = partial(self._few_rows, base) if self.is_first_look else None
+            right = right_by_sample(self.values, self.candidates, base, closer)
             if right is not None:
                 return right
         outputs = self.outputs(op)
@@ -450,13 +482,19 @@ class Recomputer:
         if unknown:
             return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
         base = replace(base, from_elsewhere=tuple(sorted(op_inputs.elsewhere.items())))
-        right = self._right(base, op_inputs, got)
+        # Long sums are judged closely at once, which takes no more than summing up: chains of additions are tried.
+        is_sum = op.type in SUMS and not is_fused(op) and _adds_many(op_inputs.inputs, got)
+        right = self._right(base, op_inputs, got) if not is_sum else None
         if right is not None:
             return right
-        if lightly:
+        off = self._off_at_places(base, op_inputs, got) if self.is_first_look else None
+        if off is not None:
+            return off
+        if lightly and not is_sum:
             raise _NotLightError
         base = _with_finite_inputs(base, op_inputs.inputs)
-        op_inputs.widen()
+        if not is_sum:
+            op_inputs.widen()
         got = {slot: value.in_doubles() for slot, value in got.items()}
         return self._by_formulas(base, op_inputs, got)
 
@@ -601,6 +639,20 @@ class Recomputer:
         slots = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(slots))
 
+    def _few_rows(
+        self, base: OpResult, part: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
+        """Return the judgement of a quiet op that is not plainly right by some rows; None if it is more than inexact.
+
+        How far it is off shows in them, and whether that is the device's imprecision is told when all are judged.
+        """
+        wide = {slot: tensor.in_doubles() for slot, tensor in inputs.items()}
+        judged = self._whole(
+            _with_finite_inputs(base, wide), part, wide, {slot: tensor.in_doubles() for slot, tensor in got.items()}
+        )
+        is_finite = not any(slot.nans or slot.not_finite or slot.overflowed for slot in judged.slots)
+        return judged if judged.finite_inputs and is_finite else None
+
     def _split(
         self, result: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
@@ -691,6 +743,12 @@ class Recomputer:
         slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
         elsewhere = tuple(sorted(op_inputs.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
+
+
+def _adds_many(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
+    """Return whether an op's results are few beside what it adds up."""
+    sizes = [sum(tensor.array.size for tensor in tensors.values()) for tensors in (inputs, got)]
+    return sizes[0] >= _MANY * sizes[1]
 
 
 def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult:
@@ -784,7 +842,17 @@ def recompute_ops(
         recomputer.is_first_look = False
 
 
-def _recompute_ops(recomputer: Recomputer, resources: Resources) -> list[OpResult]:
+def recompute_closely(recomputer: Recomputer, ops: Sequence[Op], resources: Resources = ALL_CORES) -> list[OpResult]:
+    """Judge some ops that are known not to be plainly right, by processes of our own or this thread; no progress."""
+    computing = recomputer.computing
+    recomputer.computing = list(ops)
+    try:
+        return _recompute_ops(recomputer, Resources(1 if resources.executor else resources.workers), lightly=False)
+    finally:
+        recomputer.computing = computing
+
+
+def _recompute_ops(recomputer: Recomputer, resources: Resources, *, lightly: bool = True) -> list[OpResult]:
     ops = recomputer.computing
     sizes = [elements_of(recomputer, op) for op in ops]
     meter = Meter(counting(resources.progress, "ops"), len(ops))
@@ -798,7 +866,7 @@ def _recompute_ops(recomputer: Recomputer, resources: Resources) -> list[OpResul
             judged.append(recomputer.recompute(op))
             meter.add(1)
         return judged
-    return _Spread(recomputer, ops, sizes, meter).run(count)
+    return _Spread(recomputer, ops, sizes, meter, lightly=lightly).run(count)
 
 
 def elements_of(recomputer: Recomputer, op: Op) -> int:
@@ -813,8 +881,11 @@ def elements_of(recomputer: Recomputer, op: Op) -> int:
 class _Spread:
     """One run's ops on their way through the processes."""
 
-    def __init__(self, recomputer: Recomputer, ops: Sequence[Op], sizes: Sequence[int], meter: Meter) -> None:
+    def __init__(
+        self, recomputer: Recomputer, ops: Sequence[Op], sizes: Sequence[int], meter: Meter, *, lightly: bool = True
+    ) -> None:
         self._recomputer, self._ops, self._sizes, self._meter = recomputer, ops, sizes, meter
+        self._lightly = lightly
         self._done: dict[int, OpResult] = {}
         self._plan = _Plan()
         #: How an executor's workers make their recomputer; None: they are forked, and inherit it.
@@ -933,16 +1004,16 @@ class _Spread:
             return
         if key not in self._recomputer.fitting:
             number = waiting.popleft()
-            self._plan.ready.append(_Task(key, [number], self._sizes[number]))
+            self._plan.ready.append(_Task(key, [number], self._sizes[number], self._lightly))
             return
-        task = _Task(key, [], 0)
+        task = _Task(key, [], 0, self._lightly)
         while waiting:
             number = waiting.popleft()
             if task.numbers and (
                 task.elements + self._sizes[number] > _TASK_ELEMENTS or len(task.numbers) >= _TASK_OPS
             ):
                 self._plan.ready.append(task)
-                task = _Task(key, [], 0)
+                task = _Task(key, [], 0, self._lightly)
             task.numbers.append(number)
             task.elements += self._sizes[number]
         self._plan.ready.append(task)
