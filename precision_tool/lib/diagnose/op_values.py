@@ -176,6 +176,8 @@ class Rows:
     pieces: tuple[tuple[int, int], ...]
     is_flat: bool = False
     inputs: frozenset[int] = field(default=frozenset(), compare=False)
+    #: Whether rows are the lines of images: those along the first two of four axes.
+    are_lines: bool = False
 
     @property
     def chosen(self) -> int:
@@ -189,12 +191,22 @@ class Rows:
 
     def are_in(self, shape: tuple[int, ...]) -> bool:
         """Return whether a tensor of this shape has as many rows."""
+        if self.are_lines:
+            return len(shape) == 4 and prod(shape[:2]) == self.count
         return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of these rows of a tensor that has them, and is not taken flat."""
+        return (self.chosen, 1, *shape[2:]) if self.are_lines else (self.chosen, *shape[1:])
 
     def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return these rows of an array of as many rows; any other array as it is."""
         if self.is_flat:
             return array.reshape(self.count, -1)[self.numbers].reshape(-1)
+        if self.are_lines:
+            if not self.are_in(array.shape):
+                return array
+            return array.reshape(self.count, 1, *array.shape[2:])[self.numbers]
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
@@ -550,8 +562,8 @@ class RunValues:
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
         array, layout = self._read(tensor, named, shape, stored, rows)
-        if rows is not None and shape is not None and shape[:1] == (rows.count,) and array.shape[:1] == (rows.chosen,):
-            shape = (rows.chosen, *shape[1:])
+        if rows is not None and shape is not None and rows.are_in(shape) and array.shape[:1] == (rows.chosen,):
+            shape = rows.shape_of(shape)
         if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
             array = array.reshape(shape)
         array = array if rows is None else rows.of(array)
@@ -706,7 +718,7 @@ def read_values(
             kind = _kind(data_type, is_narrow=stored and reader.dtype == np.float32)
             if rows is not None and not data_type.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
-                order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
+                order = (-1,) if rows.is_flat else rows.shape_of(order)
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -221,6 +222,10 @@ _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 _MANY = 16
 
 
+#: Reasons that hang on which inputs an op has, and on nothing else.
+_OF_CONNECTIONS = ("reason.inputs_expected", "reason.not_connected")
+
+
 class _NotLightError(Exception):
     """An op is not plainly right."""
 
@@ -248,6 +253,8 @@ class Recomputer:
         #: Whether a large op that is wrong on a sample is judged by that alone: what stands out beside the others is
         #: recomputed whole afterwards.
         self.is_first_look = False
+        #: Why ops of a type with certain inputs cannot be recomputed: nothing of others needs to be read.
+        self._unconnected: dict[tuple[object, ...], Message] = {}
         #: The op that was sampled last, by which formula, and what that gave.
         self._tried: tuple[Op | None, Formula | None, OpResult | None] = (None, None, None)
         #: Every op that computes something, in the order in which they ran.
@@ -317,6 +324,8 @@ class Recomputer:
             raise
         except (NotComputedError, NoValueError) as error:
             result = replace(base, reason=error.reason)
+            if error.reason.kind in _OF_CONNECTIONS and not is_fused(op):
+                self._unconnected[self._connections(op)] = error.reason
         except PrecisionToolError as error:
             result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
         except MemoryError:
@@ -325,6 +334,10 @@ class Recomputer:
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             result = replace(base, reason=failed)
         return replace(result, seconds=time.monotonic() - start)
+
+    def _connections(self, op: Op) -> tuple[object, ...]:
+        """Return what tells an op of which a formula says that inputs are missing from others of its type."""
+        return op.type, is_fused(op), *(slot.index for slot in self.values.input_slots(op))
 
     # --- what it was fed, and what it put out ---
 
@@ -458,6 +471,9 @@ class Recomputer:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
+        unconnected = self._unconnected.get(self._connections(op)) if self._unconnected else None
+        if unconnected is not None:
+            return replace(base, reason=unconnected)
         if op.name in self.values.compared.quiet:
             closer = partial(self._few_rows, base) if self.is_first_look else None
             right = right_by_sample(self.values, self.candidates, base, closer)
@@ -806,6 +822,8 @@ class _Task:
     elements: int
     #: A large op is looked at lightly first: most are right.
     is_light: bool = True
+    #: Elements that it completes or unblocks.
+    ahead: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -818,7 +836,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Plan:
-    """Ops that wait for one of their kind, and tasks that are ready."""
+    """Ops that wait for one of their kind, and tasks that are ready, the largest first."""
 
     ready: list[_Task] = field(default_factory=list)
     waiting: dict[object, deque[int]] = field(default_factory=dict)
@@ -944,8 +962,7 @@ class _Spread:
         """
         half = _AT_ONCE // 2
         has_large = any(task.nbytes > half for task in running)
-        tasks = [task for task in self._plan.ready if not has_large or task.nbytes <= half]
-        task = max(tasks, key=self._elements_ahead, default=None)
+        task = next((task for task in self._plan.ready if not has_large or task.nbytes <= half), None)
         if task is None:
             return None
         if running:
@@ -981,7 +998,7 @@ class _Spread:
             return
         self._recomputer.values.checksums.update(checksums)
         if judged is None:
-            self._plan.ready.append(replace(task, is_light=False))
+            self._queue(replace(task, is_light=False))
             return
         for number, result in zip(task.numbers, judged, strict=True):
             self._done[number] = replace(result, op=self._ops[number])
@@ -993,18 +1010,19 @@ class _Spread:
         self._next(task.key)
         self._meter.add(len(task.numbers))
 
-    def _elements_ahead(self, task: _Task) -> int:
-        """Return the elements that a task completes or unblocks: the most first, so that workers end together."""
-        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+    def _queue(self, task: _Task) -> None:
+        """Queue a task by the elements that it completes or unblocks: the most first, so that workers end together."""
+        task.ahead = task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+        insort(self._plan.ready, task, key=lambda ready: -ready.ahead)
 
     def _next(self, key: object) -> None:
-        """Queue one op of a key, or all that wait once their formula is known."""
+        """Queue one op of a key, or all that wait once their formula is known, as that of ops that are not fused is."""
         waiting = self._plan.waiting[key]
         if not waiting:
             return
-        if key not in self._recomputer.fitting:
+        if key not in self._recomputer.fitting and is_fused(self._ops[waiting[0]]):
             number = waiting.popleft()
-            self._plan.ready.append(_Task(key, [number], self._sizes[number], self._lightly))
+            self._queue(_Task(key, [number], self._sizes[number], self._lightly))
             return
         task = _Task(key, [], 0, self._lightly)
         while waiting:
@@ -1012,11 +1030,11 @@ class _Spread:
             if task.numbers and (
                 task.elements + self._sizes[number] > _TASK_ELEMENTS or len(task.numbers) >= _TASK_OPS
             ):
-                self._plan.ready.append(task)
+                self._queue(task)
                 task = _Task(key, [], 0, self._lightly)
             task.numbers.append(number)
             task.elements += self._sizes[number]
-        self._plan.ready.append(task)
+        self._queue(task)
 
 
 #: The judgements of a task, without their ops, how ops of its key hang together (None: not known), and the checksums

@@ -570,11 +570,10 @@ def right_by_sample(
         got = {slot: _unread(*item) for slot, item in outputs.items()}
         for formula in candidates.without_search(op, op_inputs):
             slots = None
-            rows = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
-            if rows is not None:
+            parts = parts_of(formula, op_inputs.inputs, got, folds=is_blocked) if not formula.lent else None
+            rows = _rows(parts, op_inputs.inputs, got, is_blocked) if parts is not None else None
+            if rows is not None and parts is not None:
                 rows = _with_the_worst(rows, got, values.compared.places, op.name, is_blocked)
-                parts = parts_of(formula, op_inputs.inputs, got, folds=False)
-                assert parts is not None
                 few = {slot: values.load(*item, stored=True, rows=rows.if_in(slot)) for slot, item in inputs.items()}
                 some = {
                     slot: values.load(*item, stored=True, rows=rows if parts.is_cut(slot) else None)
@@ -636,42 +635,43 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
         shape = declared
     data_type = data_types.BY_NAME[tensor.dtype]
     kind = np.int8 if data_type.is_integer else np.bool_ if data_type.name == "bool" else np.float32
-    return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype)
+    layout = named if named and len(named) == len(shape) else "ND"
+    return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype, layout=layout)
 
 
-def _rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool) -> Rows | None:
-    """Return which rows are looked at; None where an op cannot be cut, or has few rows.
+def _rows(parts: Parts, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool) -> Rows | None:
+    """Return which rows are looked at; None where an op has few, or tensors of several shapes.
 
-    Of tensors that lie in blocks those along the first axis are the ones that can be read alone.
+    Of tensors that lie in blocks those along the first axis can be read alone, and the lines of images.
     """
-    parts = parts_of(formula, inputs, got, folds=False)
-    if parts is None:
-        return None
     size = max(tensor.array.size for tensor in got.values())
-    shapes = {tensor.array.shape for slot, tensor in got.items() if parts.is_cut(slot)} | {
-        inputs[slot].array.shape for slot in parts.cut
-    }
-    count, is_flat = parts.rows, False
+    cut = [tensor for slot, tensor in got.items() if parts.is_cut(slot)] + [inputs[slot] for slot in parts.cut]
+    shapes = {tensor.array.shape for tensor in cut}
+    count, is_flat, are_lines = parts.rows, False, bool(parts.folded)
+    if parts.folded and len(parts.folded) != 4:
+        return None
     if parts.is_flat:
         if len(shapes) != 1:
             return None
         (shape,) = shapes
-        is_flat = True
+        are_lines = is_blocked and len(shape) == 4 and all(tensor.layout == "NHWC" for tensor in cut)
+        is_flat = not are_lines
         several = [prod(shape[:axis]) for axis in range(1, len(shape))]
         count = next((rows for rows in several if rows >= _MIN_COUNTED_ROWS and not is_blocked), shape[0])
+        count = several[1] if are_lines else count
     chosen = max(_MIN_SAMPLE_ROWS, -(-count // _ROWS_PER_SAMPLED), -(-count * _MIN_SAMPLE_ELEMENTS // size))
     if chosen * 2 > count:
         return None
     pieces = min(_MAX_PIECES, max(_MIN_PIECES, chosen * (size // count) // _PIECE_ELEMENTS))
-    block = _BLOCK_ROWS if is_blocked and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
-    return replace(spread(count, chosen, pieces, block, parts.cut), is_flat=is_flat)
+    block = _BLOCK_ROWS if is_blocked and not are_lines and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
+    return replace(spread(count, chosen, pieces, block, parts.cut), is_flat=is_flat, are_lines=are_lines)
 
 
 def _with_the_worst(
     rows: Rows, got: Mapping[int, Input], places: Mapping[tuple[str, str], tuple[int, int]], name: str, is_blocked: bool
 ) -> Rows:
     """Return these rows and those in which the comparison found the largest errors of the outputs."""
-    block = _BLOCK_ROWS if is_blocked else 1
+    block = _BLOCK_ROWS if is_blocked and not rows.are_lines else 1
     for slot, output in got.items():
         place, size = places.get((name, f"output:{slot}"), (0, 0))
         if place < size == output.array.size:
