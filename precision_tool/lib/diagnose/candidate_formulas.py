@@ -381,6 +381,8 @@ class CandidateFormulas:
         self._kinds = Kinds(values.file)
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
+        #: Formulas of ops that are not fused by the id of the op: they remember the attributes that they asked for.
+        self._direct: dict[int, Formula] = {}
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
@@ -397,7 +399,10 @@ class CandidateFormulas:
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
-            yield direct(op, graph_slots)
+            formula = self._direct.get(id(op))
+            if formula is None:
+                formula = self._direct[id(op)] = direct(op, graph_slots)
+            yield formula
             return
         puts_out = self._script_outputs(op)
         shown = self._shown_chains(op, slots, op_inputs, puts_out)

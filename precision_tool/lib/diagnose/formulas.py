@@ -229,8 +229,9 @@ class Formula:
         for stage in self.stages:
             open_shapes = tuple(replace(request, shape=None) for request in stage.output_specs)
             rows_in_all = stage.rows or rows
+            attrs = stage.attrs if isinstance(stage.attrs, _Remembered) else _Remembered(stage.attrs)
             stages.append(
-                replace(stage, output_specs=open_shapes, attrs=_Remembered(stage.attrs), rows=rows_in_all)
+                replace(stage, output_specs=open_shapes, attrs=attrs, rows=rows_in_all)
             )  # fmt: skip
         return replace(self, stages=tuple(stages))
 
@@ -372,8 +373,9 @@ def direct(op: Op, slots: Mapping[int, int]) -> Formula:
     args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
     count = max(len(op.output_descs), 1)
     stage = Stage(
-        name=op.name, op_type=op.type, args=args, attrs=_attributes(op), output_specs=output_specs_of(op.output_descs)
-    )
+        name=op.name, op_type=op.type, args=args, attrs=_Remembered(_attributes(op)),
+        output_specs=output_specs_of(op.output_descs),
+    )  # fmt: skip
     return Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(count)})
 
 

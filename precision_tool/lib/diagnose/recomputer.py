@@ -74,9 +74,11 @@ from precision_tool.lib.diagnose.op_values import (
 )
 from precision_tool.lib.diagnose.sampling import (
     SUMS,
+    as_sampled,
     is_looked_at,
     narrowing,
     odd_rows,
+    of_some_channels,
     right_by_sample,
     right_in_blocks,
     run_in_blocks,
@@ -441,6 +443,20 @@ class Recomputer:
         self._tried = (base.op, formula, sampled)
         return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
+    def _some_channels(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
+        """Return the judgement of quiet sums by some of the channels, if these are right; None for any other op."""
+        formula = next(self.candidates.without_search(base.op, op_inputs), None)
+        place, size = self.values.compared.places.get((base.op.name, "output:0"), (0, 0))
+        is_compared = 0 in got and place < size == got[0].array.size
+        part = of_some_channels(formula, op_inputs.inputs, got, place) if formula is not None and is_compared else None
+        if formula is None or part is None:
+            return None
+        try:
+            judged = self._whole(_with_finite_inputs(base, part[0]), formula.unshaped(), *part)
+        except FORMULA_ERRORS:
+            return None
+        return replace(judged, slots=as_sampled(judged.slots, got)) if judged.state is State.RIGHT else None
+
     def _off_at_places(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
         """Return the judgement of a large product that is off in a sample of its elements; None for any other op.
 
@@ -508,6 +524,10 @@ class Recomputer:
             return off
         if lightly and not is_sum:
             raise _NotLightError
+        if is_sum and self.is_first_look and op.name in self.values.compared.quiet:
+            part = self._some_channels(base, op_inputs, got)
+            if part is not None:
+                return part
         base = _with_finite_inputs(base, op_inputs.inputs)
         if not is_sum:
             op_inputs.widen()

@@ -531,6 +531,44 @@ def _root(squares: float, size: float) -> float:
     return sqrt(squares / size) if size else (0.0 if not squares else float("inf"))
 
 
+# --- check on some channels ---
+
+
+#: Sums over everything but the channels, each of which is computed alone.
+_SUMS_OF_CHANNELS = frozenset({"BiasAddGrad", "BNTrainingReduce", "BNTrainingUpdateGrad"})
+#: Channels that are looked at: this share of them, at least so many, in blocks that lie together.
+_CHANNELS_PER_SAMPLED, _MIN_SAMPLE_CHANNELS, _CHANNEL_BLOCK = 8, 32, 16
+
+
+def of_some_channels(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], place: int
+) -> tuple[dict[int, Input], dict[int, Input]] | None:
+    """Return inputs and outputs with some channels only, those at `place` among them.
+
+    None for an op that is no sum over images with the channels last, or has few channels.
+    """
+    (stage, *others) = formula.stages
+    first = inputs[min(inputs)] if inputs else None
+    if others or stage.op_type not in _SUMS_OF_CHANNELS or first is None or not first.layout.endswith("C"):
+        return None
+    shape = first.array.shape
+    channels = shape[-1]
+    are_plain = all(tensor.array.shape == shape or tensor.array.size == channels for tensor in inputs.values())
+    if not are_plain or any(tensor.array.size != channels for tensor in got.values()):
+        return None
+    count = max(_MIN_SAMPLE_CHANNELS, channels // _CHANNELS_PER_SAMPLED)
+    if count * 2 > channels or str(stage.attrs.get("data_format") or "").startswith("NC"):
+        return None
+    rows = spread(channels, count, count // _CHANNEL_BLOCK, _CHANNEL_BLOCK).and_also(np.array([place], np.intp))
+
+    def some(tensor: Input) -> Input:
+        if tensor.array.shape == shape:
+            return replace(tensor, array=np.concatenate([tensor.array[..., slice(*ends)] for ends in rows.pieces], -1))
+        return replace(tensor, array=rows.of(tensor.array.reshape(-1)), layout="ND")
+
+    return {slot: some(tensor) for slot, tensor in inputs.items()}, {slot: some(tensor) for slot, tensor in got.items()}
+
+
 # --- check on sample rows ---------------------------------------------------------------------------------------------
 
 
@@ -583,9 +621,9 @@ def right_by_sample(
                 slots = right_in_blocks(part, few, some, narrowing(part, few))
                 judged = closer(part, few, some) if not slots and closer is not None and formula.is_certain else None
                 if judged is not None:
-                    return replace(judged, formula=formula, slots=_as_sampled(judged.slots, got))
+                    return replace(judged, formula=formula, slots=as_sampled(judged.slots, got))
             if slots:
-                whole_slots = _as_sampled(slots, got)
+                whole_slots = as_sampled(slots, got)
                 candidates.fitting.setdefault(candidates.key(op), formula.shape)
                 return replace(base, how=formula.how, formula=formula, slots=whole_slots, state=State.RIGHT)
     except (NoValueError, *FORMULA_ERRORS):
@@ -593,7 +631,7 @@ def right_by_sample(
     return None
 
 
-def _as_sampled(slots: Sequence[SlotResult], got: Mapping[int, Input]) -> tuple[SlotResult, ...]:
+def as_sampled(slots: Sequence[SlotResult], got: Mapping[int, Input]) -> tuple[SlotResult, ...]:
     """Return the judgements of outputs as those of some of their elements, where they are some."""
     sizes = {slot: tensor.array.size for slot, tensor in got.items()}
     return tuple(
