@@ -353,3 +353,30 @@ def test_parts_of_batch_norms_are_looked_at_line_by_line(
         array = got[slot].array.copy()
         array.reshape(-1)[-1] += np.float32(1)
         assert right_in_blocks(formula, inputs, {**got, slot: replace(got[slot], array=array)}, 0.0) is None
+
+
+# --- some channels ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op_type", ["BNTrainingReduce", "BNTrainingUpdateGrad"])
+def test_sums_of_some_channels_are_those_of_all(op_type: str) -> None:
+    x, channels = _numbers(2, 6, 5, 160), 160
+    vectors = [_numbers(channels, dtype="float32"), _numbers(channels, dtype="float32")]
+    vectors[1] = replace(vectors[1], array=np.abs(vectors[1].array) + np.float32(0.5))
+    given = [x] if op_type == "BNTrainingReduce" else [_numbers(2, 6, 5, 160), x, *vectors]
+    stage = Stage(name=op_type, op_type=op_type, args=tuple(Ref(slot) for slot in range(len(given))))
+    formula, inputs = Formula(stages=(stage,), outputs={0: Ref(0, 0), 1: Ref(1, 0)}), dict(enumerate(given))
+    got = {slot: Input(array=out.array, dtype="float32") for slot, out in formula.run(inputs).items()}
+    part = in_blocks.of_some_channels(formula, inputs, got, 75)
+    assert part is not None
+    few, some = part
+    made = formula.unshaped().run(few)
+    assert 32 <= some[0].array.size < 80
+    for slot in got:
+        np.testing.assert_allclose(made[slot].array, some[slot].array, rtol=1e-12)
+        assert got[slot].array[75] in some[slot].array
+    # An op with few channels, or with channels first, is looked at whole.
+    narrow = {slot: replace(tensor, array=tensor.array[..., :48]) for slot, tensor in inputs.items()}
+    assert in_blocks.of_some_channels(formula, narrow, {0: replace(got[0], array=got[0].array[:48])}, 0) is None
+    first = {slot: replace(tensor, layout="NCHW") for slot, tensor in inputs.items()}
+    assert in_blocks.of_some_channels(formula, first, got, 0) is None

@@ -218,6 +218,8 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
+#: Elements of an output from which on a product that is off is looked at in part first, however little it multiplies.
+_LARGE_OUTPUT = 1 << 20
 
 
 #: Terms that are long sums at least.
@@ -471,7 +473,7 @@ class Recomputer:
             return None
         try:
             work = formula.work(inputs)
-            if work <= _SAMPLED_FROM:
+            if work <= _SAMPLED_FROM and max(tensor.array.size for tensor in got.values()) < _LARGE_OUTPUT:
                 return None
             of, other, part = self._tried
             if of is not op or other is None or not other.is_same(formula):
@@ -808,7 +810,7 @@ _SERIAL_ELEMENTS = 1 << 20
 _MAX_WORKERS = 4
 #: Bytes that the ops take which are judged at one time, and that an element does: while its op is plainly right, and
 #: while it is recomputed in float64.
-_AT_ONCE = 320 << 20
+_AT_ONCE = 240 << 20
 _LIGHT, _HEAVY = 10, 80
 #: A task is about so many elements, and at most so many ops, so that handing it over costs little.
 _TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
