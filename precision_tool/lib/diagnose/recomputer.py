@@ -812,8 +812,9 @@ _MAX_WORKERS = 4
 #: while it is recomputed in float64.
 _AT_ONCE = 240 << 20
 _LIGHT, _HEAVY = 10, 80
-#: A task is about so many elements, and at most so many ops, so that handing it over costs little.
-_TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
+#: A task is about so many elements, and at most so many ops, so that handing it over costs little; ops of so many
+#: elements are looked at lightly first.
+_TASK_ELEMENTS, _TASK_OPS, _LARGE = 1 << 20, 16, 1 << 18
 _DIED = Message("reason.worker_died")
 
 #: What a forked process judges with: the one that its parent had last.
@@ -853,7 +854,7 @@ class _Task:
 
     @property
     def looks_lightly(self) -> bool:
-        return self.is_light and self.elements > _TASK_ELEMENTS
+        return self.is_light and self.elements > _LARGE
 
 
 @dataclass(slots=True)
