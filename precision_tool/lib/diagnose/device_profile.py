@@ -27,8 +27,9 @@ ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
 #: What a kernel made of approximated functions may be off by, however exact its peers are, which read other values:
 #: twice what is accepted in half precision, since the vector unit's own functions miss that too, whatever the type.
 _FUNCTIONS = 2.0**-9
-#: Two inputs in float32 that the matrix unit rounds to 10 bits, as it does in HF32 on some products.
-_NARROWED = 2 * 2.0**-11
+#: Two inputs that the matrix unit rounds to 10 bits, each by up to 2**-10 of it, as it does in HF32 on some products.
+#: Of sums of few products that is what an element may be off by; of long ones it averages out.
+_NARROWED = 2 * 2.0**-10
 #: No device is taken to be less precise than this: an error of all ops of a type may be a fault.
 _LARGEST = 2.0**-8
 #: An op stands out if it is so many times as far off as its middle peer, of which it has at least so many.
