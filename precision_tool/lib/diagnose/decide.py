@@ -239,6 +239,8 @@ _EXPLAINS_MOST = 0.5
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: Kinds of ops that add up, with atomic additions on some devices.
 _ADDING_UP = (Kind.SUM, Kind.MATRIX, Kind.COMPOSITE)
+#: Two results that rounding explains differ by no more than so many times of it.
+_TWICE = 2.0
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed; without a benchmark other data, weights and random
@@ -476,12 +478,15 @@ def _is_fed_elsewhere(result: OpResult) -> bool:
 def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVerdict) -> RunVerdict | None:
     """Return the verdict where no run computes wrong, and an op computes differently in two; None if there is none.
 
-    Not an op that adds up and is right in both, `clean` and `others`: the order of its sums may be another every time.
+    Not an op that adds up, is right in both, `clean` and `others`, and differs by rounding: the order of its sums may
+    be another every time. Nor one that draws random numbers, which the benchmark tells of.
     """
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
-    right = _right_sums(clean) & _right_sums(others)
+    again = _rounding_of_sums(others)
+    allowed = {key: _TWICE * max(size, again[key]) for key, size in _rounding_of_sums(clean).items() if key in again}
+    ignored = {op.name for op in values.ops if is_random(op)}
     their_values = RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps)
-    difference = first_unsteady(values, their_values, right)
+    difference = first_unsteady(values, their_values, allowed, ignored)
     if difference is None:
         return None
     facts = (
@@ -503,11 +508,11 @@ def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVer
     return replace(clean, verdict=verdict)
 
 
-def _right_sums(run: RunVerdict) -> set[str]:
-    """Return the names of the ops of a run that are right and add up."""
+def _rounding_of_sums(run: RunVerdict) -> dict[tuple[str, int], float]:
+    """Return what rounding makes of the outputs of ops that are right and add up, by name and slot."""
     return {
-        item.name for item in run.ops
-        if item.state is State.RIGHT and any(slot.kind in _ADDING_UP for slot in item.slots)
+        (item.name, slot.slot): slot.rounding for item in run.ops for slot in item.slots
+        if item.state is State.RIGHT and slot.kind in _ADDING_UP
     }  # fmt: skip
 
 
