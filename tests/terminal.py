@@ -82,8 +82,9 @@ class Terminal:
 
     def at_prompt(self) -> bool:
         """True if the cursor stands behind an empty prompt."""
-        row = self._view.cursor.y
-        return self.screen[row] == PROMPT and self._view.cursor.x == len(PROMPT) + 1
+        row = self.screen[self._view.cursor.y]
+        # The terminal's echo of a Ctrl+C in a hurry may stand before it.
+        return row.removeprefix("^C") == PROMPT and self._view.cursor.x == len(row) + 1
 
     def ready(self) -> None:
         """Wait for an empty prompt."""

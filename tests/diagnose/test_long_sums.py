@@ -206,7 +206,10 @@ def _set_in_a_process() -> tuple[bool, int]:
     is_set = multiply_in_one_thread()
     maps = Path("/proc/self/maps").read_text("utf-8")
     paths = {line.split()[-1] for line in maps.splitlines() if "openblas64" in line}
-    threads = [ctypes.CDLL(path).scipy_openblas_get_num_threads64_() for path in paths]
+    names = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_")
+    threads = [
+        getattr(library, name)() for library in map(ctypes.CDLL, paths) for name in names if hasattr(library, name)
+    ]
     return is_set, max(threads, default=0)
 
 
