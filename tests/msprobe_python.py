@@ -39,3 +39,45 @@ def run_torch(script: str, folder: Path, *arguments: str) -> str:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
+
+
+#: Two steps of a small network under msprobe: OUT TASK LEVEL SUMMARY; tensors go to OUT, the names of APIs are printed.
+NETWORK = """
+import json, os, sys, torch
+from torch import nn
+import torch.nn.functional as F
+out, task, level, summary = sys.argv[1:]
+from msprobe.pytorch import PrecisionDebugger, seed_all
+seed_all(seed=7, mode=True)
+common = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": summary}
+os.makedirs(out, exist_ok=True)
+with open(os.path.join(out, "config.json"), "w") as file:
+    json.dump({"task": task, "dump_path": out, "rank": [], "step": [0, 1], "level": level, "async_dump": False,
+               "extra_info": True, "statistics": {**common, "tensor_list": []}, "tensor": common}, file)
+debugger = PrecisionDebugger(config_path=os.path.join(out, "config.json"))
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.fc = nn.Embedding(9, 6), nn.LayerNorm(6), nn.Linear(6, 4)
+
+    def forward(self, ids):
+        x = self.norm(self.embed(ids)).to(dtype=torch.bfloat16)[:, 1:3]
+        mask = torch.ones(x.shape, dtype=torch.bool, device="cpu").tril()
+        x = torch.where(mask, x, torch.zeros_like(x)).contiguous(memory_format=torch.contiguous_format)
+        return self.fc(F.gelu(x.float(), approximate="tanh")).reshape(torch.Size([-1, 4]))
+
+model = Network()
+for _ in range(2):
+    debugger.start(model=model)
+    loss = F.cross_entropy(model(torch.arange(12).reshape(3, 4) % 9), torch.arange(6) % 4, label_smoothing=0.1)
+    loss.backward()
+    debugger.stop()
+    debugger.step()
+"""
+
+
+def dump_with_msprobe(folder: Path, task: str = "tensor", level: str = "mix", summary: str = "statistics") -> Path:
+    """The dump path of a small network's two steps, written by msprobe itself."""
+    run_torch(NETWORK, folder, str(folder / "npu"), task, level, summary)
+    return folder / "npu"

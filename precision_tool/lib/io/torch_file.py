@@ -241,9 +241,14 @@ class _Archive:
         needed = (pickled.offset + reach) * itemsize
         if needed > claimed or claimed > stored:
             raise FormatError.of(
-                self._file.path, "io.torch.claims", offset=offset, shape=shape, dtype=dtype, needed=max(needed, claimed),
+                self._file.path,
+                "io.torch.claims",
+                offset=offset,
+                shape=shape,
+                dtype=dtype,
+                needed=max(needed, claimed),
                 stored=stored,
-            )  # fmt: skip
+            )
         tensor = Tensor(
             path=self._file.path,
             offset=offset + pickled.offset * itemsize,
@@ -300,7 +305,7 @@ class _Pickled:
     strides: tuple[int, ...]
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """Something in the pickle that no tensor of torch has there; the argument is the Message that says what."""
 
 
@@ -328,8 +333,8 @@ class _Pickle:
                 place = position or 0
                 self._take(opcode.name, argument)
             if len(self._stack) != 1 or not isinstance(self._stack[0], _Pickled):
-                raise _Refused(Message("row.io.torch.no_tensor", type=_type_of(self._stack[-1:])))
-        except _Refused as error:
+                raise _RefusedError(Message("row.io.torch.no_tensor", type=_type_of(self._stack[-1:])))
+        except _RefusedError as error:
             raise self._error(place, error.args[0]) from None
         except ValueError as error:  # what pickletools raises for whatever is cut off, unknown or no number
             raise self._error(place, Message("row.io.torch.no_pickle_text", error=shown(str(error)))) from error
@@ -363,7 +368,7 @@ class _Pickle:
             stack.append(tuple(self._above_mark()))
         elif name == "GLOBAL":
             if argument not in _GLOBALS:
-                raise _Refused(Message("row.io.torch.global", name=shown(argument)))
+                raise _RefusedError(Message("row.io.torch.global", name=shown(argument)))
             stack.append(_Global(argument))
         elif name == "BINPERSID":
             stack.append(_storage_of(stack.pop()))
@@ -380,7 +385,7 @@ class _Pickle:
             for key, value in zip(items[::2], items[1::2], strict=True):
                 self._set(key, value)
         elif name not in _STARTS:
-            raise _Refused(Message("row.io.torch.opcode", name=name))
+            raise _RefusedError(Message("row.io.torch.opcode", name=name))
 
     def _above_mark(self) -> list[Any]:
         items: list[Any] = []
@@ -391,7 +396,7 @@ class _Pickle:
     def _set(self, key: Any, value: Any) -> None:
         """An item of the dictionary on top of the stack."""
         if not isinstance(key, str) or not isinstance(self._stack[-1], dict):
-            raise _Refused(Message("row.io.torch.arguments", name="dict"))
+            raise _RefusedError(Message("row.io.torch.arguments", name="dict"))
         self._stack[-1][key] = value
 
 
@@ -405,7 +410,7 @@ def _storage_of(identity: Any) -> _Storage:
         _, kind, key, _, count = identity
         if isinstance(kind, _Global) and kind.name in _STORAGES and isinstance(key, str) and _is_size(count):
             return _Storage(_STORAGES[kind.name], key, count)
-    raise _Refused(Message("row.io.torch.arguments", name="storage"))
+    raise _RefusedError(Message("row.io.torch.arguments", name="storage"))
 
 
 def _is_size(value: Any) -> bool:
@@ -423,7 +428,7 @@ def _call(function: Any, arguments: Any) -> Any:
     if isinstance(arguments, tuple) and name in _CALLS:
         made = _CALLS[name](arguments)
     if made is None:
-        raise _Refused(Message("row.io.torch.arguments", name=shown(name.rpartition(" ")[2])))
+        raise _RefusedError(Message("row.io.torch.arguments", name=shown(name.rpartition(" ")[2])))
     return made
 
 
@@ -473,17 +478,17 @@ def _described(arguments: tuple[Any, ...], dtype: str) -> _Pickled | None:
     if not dtype or not _is_size(offset) or len(shape) != len(strides):
         return None
     if len(shape) > data_types.MAX_RANK:
-        raise _Refused(Message("row.io.npy.axes", count=len(shape)))
+        raise _RefusedError(Message("row.io.npy.axes", count=len(shape)))
     return _Pickled(storage, dtype, offset, shape, strides)
 
 
 def _refuse_lazy(metadata: Any) -> None:
     """Refuse a tensor whose values are the conjugate or the negative of the stored ones."""
     if not isinstance(metadata, dict):
-        raise _Refused(Message("row.io.torch.arguments", name="metadata"))
+        raise _RefusedError(Message("row.io.torch.arguments", name="metadata"))
     for name, value in metadata.items():
         if value is not False:
-            raise _Refused(Message("row.io.torch.lazy", name=shown(name)))
+            raise _RefusedError(Message("row.io.torch.lazy", name=shown(name)))
 
 
 _CALLS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
