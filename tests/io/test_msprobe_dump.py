@@ -233,6 +233,16 @@ def test_forms_of_json_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert call.inputs == (Literal("str", '},\n  "x": {é'),)
 
 
+@pytest.mark.parametrize(
+    "inner",
+    ['{"k": {"v": 1},\n  "x": {"v": 2}}', '{"k": "v",\n  "x": 1}', '[{"k": "{"},\n  "x", "}"]', '["[",\n  "x"]'],
+)
+def test_lines_in_an_entry_that_begin_as_entries_do(tmp_path: Path, inner: str) -> None:
+    """Nobody writes them so, and they are JSON."""
+    text = f'{{\n "data": {{\n  "a": {inner},\n  "b": {{"input_args": {inner}}},\n  "c": 1\n }}\n}}'
+    assert list(index_of(tmp_path, text).names) == list(json.loads(text)["data"])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_that_is_cut_off_has_the_entries_before(tmp_path: Path, form: Any) -> None:
     entries = many(4)

@@ -163,6 +163,8 @@ def test_only_lists_of_opcodes_and_globals(tmp_path: Path) -> None:
         b"cos\nsystem\n" + text("touch ran") + b"\x85R": "global",
         b"cbuiltins\neval\n" + text("1") + b"\x85R": "global",
         b"ctorch._utils\n_rebuild_qtensor\n)R": "global",
+        b"ctorch.\\x5futils\n_rebuild_tensor_v2\n)R": "global",
+        b"ctor\\gch\n\xff": "global",
         b"(" + text("os") + b"ios\nsystem\n": "opcode",
         text("os") + text("system") + b"\x93": "opcode",
         b"]" + good + b"a": "opcode",
@@ -177,10 +179,11 @@ def test_only_lists_of_opcodes_and_globals(tmp_path: Path) -> None:
         b"t": "nothing_there",
         b"ccollections\nOrderedDict\n" + whole(1) + b"\x85R": "arguments",
         whole(1) + b")R": "arguments",
-        b"\xff": "no_pickle_text",
+        b"\xff": "opcode",
+        b"S'\\g'\n": "opcode",
         b"X\xff\xff\xff\xff": "no_pickle_text",
         b"": "no_tensor",
-        b"I" + b"9" * 5000 + b"\n": "no_pickle_text",
+        b"I" + b"9" * 5000 + b"\n": "opcode",
     }
     for opcodes, reason in hostile.items():
         error = refused(tmp_path, archive(torch_entries(opcodes, BASE.tobytes())))

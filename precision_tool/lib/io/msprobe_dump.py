@@ -187,8 +187,25 @@ def _lines(window: _Window, separator: str) -> Iterator[tuple[str, int, str]]:
         key = _KEY.match(window.text, window.at, stop)
         if key is None or window.text[stop - 1] != ",":
             return
-        yield key[1], window.base + key.end(), window.text[key.end() : stop - 1].rstrip(_BLANKS)
+        value = window.text[key.end() : stop - 1].rstrip(_BLANKS)
+        if not _is_whole(value):
+            return
+        yield key[1], window.base + key.end(), value
         window.at = searched = stop + len(separator) - 1
+
+
+def _is_whole(value: str) -> bool:
+    """Whether a text is one value, and not the beginning of one in which a line begins as members do.
+
+    Where this says no of a whole value, because of a brace in a string, it is decoded to find its end. It could say
+    yes of a beginning only where lines are indented as nobody indents them and a brace in a string makes up for one.
+    """
+    first, last = value[:1], value[-1:]
+    if first == "{":
+        return last == "}" and value.count("{") == value.count("}")
+    if first == "[":
+        return last == "]" and value.count("[") == value.count("]")
+    return True
 
 
 def _name(key: str) -> str:

@@ -313,8 +313,16 @@ _MARK = object()
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _VALUES = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "BINFLOAT"})
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_STARTS = ("PROTO", "STOP")
 _PUTS, _GETS = ("BINPUT", "LONG_BINPUT"), ("BINGET", "LONG_BINGET")
+_OTHERS = (
+    "PROTO", "STOP", "MARK", "TUPLE", "GLOBAL", "BINPERSID", "REDUCE", "EMPTY_DICT", "SETITEM", "SETITEMS",
+)  # fmt: skip
+#: The opcodes that may come, by their bytes. What others have behind them is not even decoded.
+_OPCODES = {
+    opcode.code.encode("latin-1"): opcode
+    for opcode in pickletools.opcodes
+    if opcode.name in {*_CONSTANTS, *_VALUES, *_TUPLES, *_PUTS, *_GETS, *_OTHERS}
+}
 
 
 class _Pickle:
@@ -327,16 +335,26 @@ class _Pickle:
 
     def tensor(self) -> _Pickled:
         """The tensor that is pickled; FormatError for anything else."""
-        place = 0
+        stream = io.BytesIO(self._data)
+        place, name = 0, ""
         try:
-            for opcode, argument, position in pickletools.genops(io.BytesIO(self._data)):
-                place = position or 0
-                self._take(opcode.name, argument)
+            while name != "STOP":
+                place = stream.tell()
+                code = stream.read(1)
+                opcode = _OPCODES.get(code)
+                if opcode is None:
+                    raise _RefusedError(Message("row.io.torch.opcode", name=shown(code.decode("latin-1"))))
+                name = opcode.name
+                if name == "GLOBAL":  # whose reader would resolve escapes, which pickle does not
+                    argument: Any = _line(stream) + " " + _line(stream)
+                else:
+                    argument = None if opcode.arg is None else opcode.arg.reader(stream)
+                self._take(name, argument)
             if len(self._stack) != 1 or not isinstance(self._stack[0], _Pickled):
                 raise _RefusedError(Message("row.io.torch.no_tensor", type=_type_of(self._stack[-1:])))
         except _RefusedError as error:
             raise self._error(place, error.args[0]) from None
-        except ValueError as error:  # what pickletools raises for whatever is cut off, unknown or no number
+        except ValueError as error:  # what pickletools raises for an argument that is cut off or no text
             raise self._error(place, Message("row.io.torch.no_pickle_text", error=shown(str(error)))) from error
         except (IndexError, KeyError):  # more is taken than was put
             raise self._error(place, Message("row.io.torch.nothing_there")) from None
@@ -384,8 +402,6 @@ class _Pickle:
             items = self._above_mark()
             for key, value in zip(items[::2], items[1::2], strict=True):
                 self._set(key, value)
-        elif name not in _STARTS:
-            raise _RefusedError(Message("row.io.torch.opcode", name=name))
 
     def _above_mark(self) -> list[Any]:
         items: list[Any] = []
@@ -398,6 +414,10 @@ class _Pickle:
         if not isinstance(key, str) or not isinstance(self._stack[-1], dict):
             raise _RefusedError(Message("row.io.torch.arguments", name="dict"))
         self._stack[-1][key] = value
+
+
+def _line(stream: io.BytesIO) -> str:
+    return stream.readline().removesuffix(b"\n").decode("utf-8", "backslashreplace")
 
 
 def _type_of(values: list[Any]) -> str:
