@@ -146,7 +146,7 @@ def find_msprobe(path: str, stamps: Stamps | None = None) -> MsprobeRun:
             stack += [(posixpath.join(folder, name), depth + 1) for name in sorted(below, reverse=True)]
     if not leaves:
         raise unread[0] if unread else DataNotFoundError.of(path, "data.msprobe.none_below", file=DUMP_FILE)
-    notes = ()
+    notes: tuple[Message, ...] = ()
     if unread:
         notes = (Message("note.data.unread_folders", count=len(unread), reason=unread[0].full_message),)
     return MsprobeRun(root=root, leaves=tuple(sorted(leaves, key=_order)), notes=notes)
