@@ -302,6 +302,29 @@ def test_an_entry_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert index.problem.fields["reason"].kind == "row.io.msprobe.too_long"
 
 
+@pytest.mark.parametrize(("limit", "count"), [("_MAX_COUNT", 2), ("_MAX_NAMES", 70)])
+def test_more_entries_than_memory_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, count: int
+) -> None:  # fmt: skip
+    """A file of a few bytes an entry would take many times its size."""
+    monkeypatch.setattr(msprobe_dump, limit, count)
+    index = index_of(tmp_path, dump_text(many(4)))
+    assert list(index.names) == list(many(2))
+    assert index.problem is not None
+    assert index.problem.fields["reason"].kind == "row.io.msprobe.too_many"
+
+
+def test_arguments_nested_deeper_than_anybody_nests_them(tmp_path: Path) -> None:
+    nested = [literal(1)]
+    for _ in range(90):
+        nested = [nested]
+    assert list(only_call(tmp_path, forward(nested)).tensors()) == []
+    for _ in range(20):
+        nested = [nested]
+    (bad,) = read_calls(index_of(tmp_path, dump_text({"Torch.x.0.forward": forward(nested)})))
+    assert isinstance(bad, UnreadCall)
+
+
 def test_an_index_takes_little_time_and_memory(tmp_path: Path) -> None:
     entry = json.dumps(forward(*[tensor(np.ones(3))] * 3), indent=1).replace("\n", "\n  ")
     body = ",".join(f'\n  "Functional.gelu.{number}.forward": {entry}' for number in range(20_000))

@@ -149,6 +149,8 @@ def test_bytes_of_the_other_order(tmp_path: Path) -> None:
     assert np.array_equal(values_of(tensor), BASE)
     error = refused(tmp_path, archive(torch_entries(opcodes, BASE.tobytes(), b"middle")))
     assert reason_of(error) == "byte_order"
+    opcodes = tensor_opcodes("bfloat16", 24, (24,), (1,))
+    assert reason_of(refused(tmp_path, archive(torch_entries(opcodes, bytes(48), b"big")))) == "byte_order"
 
 
 def test_archives_beyond_4_gb(tmp_path: Path) -> None:

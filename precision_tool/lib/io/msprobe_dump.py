@@ -41,8 +41,10 @@ from precision_tool.lib.model.msprobe import (
 _BLOCK = 1 << 20
 #: Bytes of an entry, at most: forty thousand tensors. Decoded, it takes some twenty times as much.
 _MAX_ENTRY = 16 << 20
-#: The same for the calls from one source line, which are names alone.
-_MAX_NAMES = 64 << 20
+#: Entries, and characters of all their names, at most: their index takes half a gigabyte.
+_MAX_COUNT, _MAX_NAMES = 1 << 22, 1 << 28
+#: Lists and mappings in one another, at most; msprobe goes down 400 of them, arguments of networks less than ten.
+_MAX_DEPTH = 100
 #: Bytes of a value beside the entries (`task`, `level`, …).
 _MAX_HEADER = 1 << 12
 
@@ -62,8 +64,8 @@ class _DamagedError(Exception):
 class _Window:
     """A piece of a JSON file, from the cursor `at` on, as text of which each character is a byte."""
 
-    def __init__(self, file: StoredFile, limit: int) -> None:
-        self._file, self._limit = file, limit
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
         self.text, self.at = "", 0
         #: The place of the text in the file, and of what was not read yet.
         self.base = self._next = 0
@@ -82,8 +84,8 @@ class _Window:
         left, held = self._file.size - self._next, len(self.text) - self.at
         if not left:
             return False
-        if held > self._limit:
-            raise self.damaged("too_long", limit=self._limit)
+        if held > _MAX_ENTRY:
+            raise self.damaged("too_long", limit=_MAX_ENTRY)
         size = min(left, max(_BLOCK, held))
         data = self._file.read_at(self._next, size).decode("latin-1")
         self.text = self.text[self.at :] + data
@@ -144,10 +146,21 @@ class _Window:
 
 
 def _members(window: _Window) -> Iterator[tuple[str, int, str]]:
-    """The members of the object whose brace is before the cursor: the key, the value's place, and its text.
+    """The members of the object whose brace is before the cursor: the name, the value's place, and its text.
 
-    The cursor goes behind the object. _DamagedError where the text ends before it does, or is no JSON.
+    The cursor goes behind the object. _DamagedError where the text ends before it does, or is no JSON, or has more
+    members than are read.
     """
+    characters = 0
+    for count, (key, place, text) in enumerate(_all_members(window)):
+        characters += len(key)
+        if count >= _MAX_COUNT or characters > _MAX_NAMES:
+            raise window.damaged("too_many", count=count)
+        yield _name(key), place, text
+
+
+def _all_members(window: _Window) -> Iterator[tuple[str, int, str]]:
+    """The same, with keys as they are written, however many there are."""
     window.ensure(_LOOK)
     indent = _INDENT.match(window.text, window.at)
     separator = f'{indent[0]}"' if indent else ""
@@ -301,7 +314,7 @@ def read_dump_index(path: str) -> DumpIndex:
     starts, ends = array("q"), array("q")
     has_data, problem = False, None
     with open_file(path) as file:
-        window = _opened(file, _MAX_ENTRY)
+        window = _opened(file)
         try:
             token = window.token()
             while token == '"':
@@ -310,7 +323,7 @@ def read_dump_index(path: str) -> DumpIndex:
                     window.at += 1
                     has_data = True
                     for name, place, text in _members(window):
-                        names.append(_name(name))
+                        names.append(name)
                         starts.append(place)
                         ends.append(place + len(text))
                 else:
@@ -340,11 +353,11 @@ def _no_dump(path: str, problem: _DamagedError | None) -> FormatError:
     return FormatError.of(path, "io.msprobe.not_json", offset=offset, reason=reason)
 
 
-def _opened(file: StoredFile, limit: int) -> _Window:
+def _opened(file: StoredFile) -> _Window:
     """The text behind the file's first brace."""
     if file.size == 0:
         raise FormatError.of(file.path, "io.empty")
-    window = _Window(file, limit)
+    window = _Window(file)
     if window.token() != "{":
         reason = Message("row.io.msprobe.no_object")
         raise FormatError.of(file.path, "io.msprobe.not_json", offset=window.place, reason=reason)
@@ -377,8 +390,6 @@ def _read_call(name: str, data: bytes) -> RecordedCall | UnreadCall:
         return call_of(name, _decoded(data.decode("latin-1")))
     except FormatError as error:
         return UnreadCall(name=name, reason=error.reason_message)
-    except RecursionError:  # the decoder stands more than what is made of it here
-        return UnreadCall(name=name, reason=Message("row.io.msprobe.nested"))
 
 
 def call_of(name: str, entry: Any) -> RecordedCall:
@@ -415,21 +426,23 @@ def _mapping(value: Any) -> dict[str, Argument]:
         return {}
     if not isinstance(value, dict):
         raise _entry_error("no_mapping", type=type(value).__name__)
-    return {key: _argument(item) for key, item in value.items()}
+    return _fields(value, 0)
 
 
-def _argument(value: Any) -> Argument:
+def _argument(value: Any, depth: int = 0) -> Argument:
     """An argument as it was recorded: lists and mappings nest."""
+    if depth > _MAX_DEPTH:
+        raise _entry_error("nested")
     if isinstance(value, list):
-        return tuple(_argument(item) for item in value)
+        return tuple(_argument(item, depth + 1) for item in value)
     if not isinstance(value, dict):
         scalar: Argument = value
         return scalar
     kind = value.get("type")
     if not isinstance(kind, str):
-        return {key: _argument(item) for key, item in value.items()}
+        return _fields(value, depth)
     if isinstance(value.get("dtype"), str) and "shape" in value:
-        return _tensor(kind, value)
+        return _tensor(kind, value, depth)
     if kind == "slice" and "value" in value:
         return _slice(value["value"])
     fields = {key: item for key, item in value.items() if key != "type"}
@@ -439,7 +452,11 @@ def _argument(value: Any) -> Argument:
             return Literal(kind, held)
         if isinstance(held, list) and not any(isinstance(item, (list, dict)) for item in held):
             return Literal(kind, tuple(held))
-    return DescribedArgument(kind, {key: _argument(item) for key, item in fields.items()})
+    return DescribedArgument(kind, _fields(fields, depth))
+
+
+def _fields(value: Mapping[str, Any], depth: int) -> dict[str, Argument]:
+    return {key: _argument(item, depth + 1) for key, item in value.items()}
 
 
 #: The members of a tensor, by the fields they become.
@@ -447,7 +464,7 @@ _FIGURES = {"maximum": "Max", "minimum": "Min", "mean": "Mean", "norm": "Norm"}
 _USUAL = frozenset({"type", "dtype", "shape", "requires_grad", "md5", "data_name", *_FIGURES.values()})
 
 
-def _tensor(kind: str, value: Mapping[str, Any]) -> RecordedTensor:
+def _tensor(kind: str, value: Mapping[str, Any], depth: int) -> RecordedTensor:
     shape = value["shape"]
     if not isinstance(shape, list) or not all(_is_extent(extent) for extent in shape):
         raise _entry_error("shape", text=shown(str(shape)))
@@ -459,7 +476,7 @@ def _tensor(kind: str, value: Mapping[str, Any]) -> RecordedTensor:
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
         checksum=_text(value.get("md5")),
         data_name=_text(value.get("data_name")),
-        more={key: _argument(item) for key, item in value.items() if key not in _USUAL},
+        more=_fields({key: item for key, item in value.items() if key not in _USUAL}, depth),
         **{name: _figure(value.get(key)) for name, key in _FIGURES.items()},
     )
 
@@ -502,12 +519,14 @@ def read_stacks(path: str) -> CallStacks:
     """
     frames: dict[str, tuple[str, ...]] = {}
     with open_file(path) as file:
-        window = _opened(file, _MAX_NAMES)
+        window = _opened(file)
         problem = None
         try:
             for _, _, text in _members(window):
                 names, lines = _stack(text)
                 frames.update(dict.fromkeys(names, lines))
+                if len(frames) > _MAX_COUNT:
+                    raise window.damaged("too_many", count=len(frames))
         except _DamagedError as error:
             problem = _problem(error)
     return CallStacks(frames=frames, problem=problem)
@@ -532,12 +551,11 @@ def read_construct(path: str) -> ModuleTree:
     #: A module has many calls in it: its name is held once.
     held: dict[str, str] = {}
     with open_file(path) as file:
-        window = _opened(file, _MAX_ENTRY)
+        window = _opened(file)
         problem = None
         try:
             for key, _, text in _members(window):
-                name = _name(key)
-                name = held.setdefault(name, name)
+                name = held.setdefault(key, key)
                 try:
                     parent = _decoded(text)
                 except FormatError:

@@ -224,14 +224,16 @@ class _Archive:
     def tensor(self, pickled: _Pickled) -> Tensor:
         """The tensor that a pickle describes, with the bytes of this archive."""
         offset, stored = self.data_of(f"data/{pickled.storage.key}")
+        dtype, shape, strides = pickled.dtype, pickled.shape, pickled.strides
         is_big_endian = False
         if self.has("byteorder"):
             place, size = self.data_of("byteorder")
             order = self._read(place, min(size, 8))
-            if order not in (b"little", b"big"):
-                raise self.damaged(place, Message("row.io.torch.byte_order", text=_shown_bytes(order)))
             is_big_endian = order == b"big"
-        dtype, shape, strides = pickled.dtype, pickled.shape, pickled.strides
+            # The decoder of bfloat16 knows one order.
+            is_decoded = not is_big_endian or data_types.BY_NAME[dtype].decode != "bfloat16"
+            if order not in (b"little", b"big") or not is_decoded:
+                raise self.damaged(place, Message("row.io.torch.byte_order", text=_shown_bytes(order)))
         itemsize = data_types.BY_NAME[dtype].byte_size(1)
         data_types.refuse_impossible(shape, self._file.path)
         claimed = pickled.storage.count * (itemsize if pickled.storage.dtype else 1)
