@@ -325,6 +325,16 @@ def test_arguments_nested_deeper_than_anybody_nests_them(tmp_path: Path) -> None
     assert isinstance(bad, UnreadCall)
 
 
+def test_entries_that_share_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has a line of its own and the others do not: no line is looked for any more, in however long a text."""
+    for name, value in (("_BLOCK", 64), ("_MAX_LINES", 256), ("_MAX_ENTRY", 512)):
+        monkeypatch.setattr(msprobe_dump, name, value)
+    names = [f"n{number}" for number in range(200)]
+    members = ", ".join(f'"{name}": {{"a": [1]}}' for name in names)
+    index = index_of(tmp_path, f'{{\n "data": {{\n  "first": {{}},\n  {members}}}}}')
+    assert (list(index.names), index.problem) == (["first", *names], None)
+
+
 def test_an_index_takes_little_time_and_memory(tmp_path: Path) -> None:
     entry = json.dumps(forward(*[tensor(np.ones(3))] * 3), indent=1).replace("\n", "\n  ")
     body = ",".join(f'\n  "Functional.gelu.{number}.forward": {entry}' for number in range(20_000))

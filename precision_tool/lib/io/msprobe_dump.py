@@ -41,6 +41,8 @@ from precision_tool.lib.model.msprobe import (
 _BLOCK = 1 << 20
 #: Bytes of an entry, at most: forty thousand tensors. Decoded, it takes some twenty times as much.
 _MAX_ENTRY = 16 << 20
+#: Bytes in which the line of the next member is looked for, and members in a row that have none until no more is.
+_MAX_LINES, _MAX_MISSES = 4 << 20, 8
 #: Entries, and characters of all their names, at most: their index takes half a gigabyte.
 _MAX_COUNT, _MAX_NAMES = 1 << 22, 1 << 28
 #: Lists and mappings in one another, at most; msprobe goes down 400 of them, arguments of networks less than ten.
@@ -168,9 +170,12 @@ def _all_members(window: _Window) -> Iterator[tuple[str, int, str]]:
     if token == "}":
         window.at += 1
         return
+    misses = 0
     while token == '"':
-        if separator:
+        if separator and misses < _MAX_MISSES:
+            start = window.place
             yield from _lines(window, separator)
+            misses = misses + 1 if window.place == start else 0
         key = window.key()
         place, text = window.value()
         yield key, place, text
@@ -193,6 +198,8 @@ def _lines(window: _Window, separator: str) -> Iterator[tuple[str, int, str]]:
     while True:
         stop = window.text.find(separator, searched)
         if stop < 0:
+            if len(window.text) - window.at > _MAX_LINES:
+                return
             searched = max(len(window.text) - len(separator), window.at) - window.at
             if not window.more():
                 return
