@@ -26,8 +26,10 @@ def run_torch(script: str, folder: Path, *arguments: str) -> str:
         reason = f"{VARIABLE} names no Python that has torch and mindstudio-probe: real dumps of msprobe are NOT tested"
         pytest.skip(reason)
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    path = folder / "script.py"  # msprobe records the source lines of files
+    path.write_text(script)
     run = subprocess.run(
-        [python, "-c", script, *arguments],
+        [python, path, *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -58,10 +58,10 @@ def test_every_level_may_be_named(tmp_path: Path) -> None:
     run = find_msprobe(str(npu))
     assert (run.roots, run.steps, run.ranks, run.notes) == ((str(npu),), (0, 2, 10), (0, 1), ())
     assert [(each.step, each.rank) for each in run.leaves] == [(s, r) for s in (0, 2, 10) for r in (0, 1)]
-    step = find_msprobe(str(npu / "step2"))
-    assert (step.roots, step.steps, step.ranks) == ((str(npu),), (2,), (0, 1))
-    (rank,) = find_msprobe(str(npu / "step10" / "rank1")).leaves
-    assert (rank.root, rank.step, rank.rank, rank.process) == (str(npu), 10, 1, None)
+    one_step = find_msprobe(str(npu / "step2"))
+    assert (one_step.roots, one_step.steps, one_step.ranks) == ((str(npu),), (2,), (0, 1))
+    (last,) = find_msprobe(str(npu / "step10" / "rank1")).leaves
+    assert (last.root, last.step, last.rank, last.process) == (str(npu), 10, 1, None)
 
 
 def test_other_names_of_folders(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_tensor(tmp_path: Path) -> None:
 
 def test_a_tensor_of_mindspore(tmp_path: Path) -> None:
     leaf(tmp_path, "a.npy")
-    np.save(tmp_path / "dump_tensor_data" / "a.npy", np.float32([[1, 2, 3], [4, 5, 6]]))
+    np.save(tmp_path / "dump_tensor_data" / "a.npy", np.ones((2, 3), np.float32))
     (found,) = find_msprobe(str(tmp_path)).leaves
     assert found.read_tensor(only_tensor(found)).dtype == "float32"
 

@@ -129,7 +129,7 @@ def test_arguments(tmp_path: Path) -> None:
     group = {"type": "torch.ProcessGroup", "group_ranks": [0, 1], "group_id": "0a1b2c3d"}
     size = {"type": "torch.Size", "value": [2, -1]}
     memory = {"type": "torch.memory_format", "format": "channels_last"}
-    array = np.float32([[1, -3]])
+    array = np.array([[1, -3]], np.float32)
     peer = {
         "type": "torch.distributed.P2POp",
         "class_type": "x",
@@ -166,7 +166,7 @@ def test_arguments(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none(tmp_path: Path) -> None:
-    entry = forward(tensor(np.float32([1])))
+    entry = forward(tensor(np.ones(1, np.float32)))
     entry["input_args"][0].update(Max=math.nan, Min=-math.inf, Mean="Infinity", Norm="many")
     one = only_call(tmp_path, entry).inputs[0]
     assert isinstance(one, RecordedTensor)
@@ -183,7 +183,7 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_entry_that_is_none_costs_itself(tmp_path: Path, entry: Any) -> None:
-    good = forward(tensor(np.float32([1])))
+    good = forward(tensor(np.ones(1, np.float32)))
     index = index_of(tmp_path, dump_text({"Torch.a.0.forward": good, "Torch.b.0.forward": entry, "last": good}))
     first, bad, last = read_calls(index)
     assert isinstance(first, RecordedCall)
@@ -315,7 +315,7 @@ def test_more_entries_than_memory_has(
 
 
 def test_arguments_nested_deeper_than_anybody_nests_them(tmp_path: Path) -> None:
-    nested = [literal(1)]
+    nested: list[Any] = [literal(1)]
     for _ in range(90):
         nested = [nested]
     assert list(only_call(tmp_path, forward(nested)).tensors()) == []

@@ -19,6 +19,7 @@ from precision_tool.lib.compare.tensor_figures import open_reader
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.io.torch_file import read_torch
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Access, Tensor
 
@@ -37,7 +38,9 @@ def refused(folder: Path, content: bytes) -> FormatError:
 
 
 def reason_of(error: FormatError) -> str:
-    return str(error.fields["reason"].kind).removeprefix("row.io.torch.")
+    reason = error.fields["reason"]
+    assert isinstance(reason, Message)
+    return reason.kind.removeprefix("row.io.torch.")
 
 
 def stored_bytes(tensor: Tensor) -> bytes:
