@@ -27,6 +27,7 @@ from precision_tool.lib.io.hdf5_process import (
     check_file,
     hdf5_rows,
 )
+from precision_tool.lib.io.layouts import strided_plan
 from precision_tool.lib.io.tensor_bytes import MAX_CHUNK, MAX_GATHERED
 from precision_tool.lib.io.writing import replacing
 from precision_tool.lib.messages import Message
@@ -240,21 +241,12 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Message 
     reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
     if reach > tensor.size:
         return tensor, note
-    axes = [axis for axis, extent in enumerate(shape) if extent > 1]
-    by_stride = sorted(axes, key=lambda axis: -strides[axis])
-    dense = all(
-        strides[axis] == prod(shape[inner] for inner in by_stride[position + 1 :])
-        for position, axis in enumerate(by_stride)
-    )
-    if dense and by_stride == axes:
+    plan = strided_plan(shape, strides)
+    if plan is not None and plan.is_flat:
         return tensor, None
     nbytes = tensor.size * data_types.BY_NAME[tensor.dtype].byte_size(1)
     # What is too large to be read at once, or small enough to be cut in memory, is read in boxes.
-    if dense and tensor.access is Access.BYTES and not _GATHERED_FROM < nbytes <= MAX_GATHERED:
-        order = (*(axis for axis, extent in enumerate(shape) if extent <= 1), *by_stride)
-        plan = Plan(
-            tuple(shape[axis] for axis in order), tuple((axis, WHOLE) for axis in order), shape, (1,) * len(shape)
-        )
+    if plan is not None and tensor.access is Access.BYTES and not _GATHERED_FROM < nbytes <= MAX_GATHERED:
         return replace(tensor, plan=plan), None
     if nbytes > MAX_GATHERED:
         raise _NotReadError("io.h5.strides", strides=str(list(strides)), nbytes=nbytes)

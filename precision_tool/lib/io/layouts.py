@@ -59,6 +59,19 @@ def plain_plan(shape: tuple[int, ...], fortran_order: bool = False) -> Plan:
     return Plan(tuple(shape[axis] for axis in order), tuple((axis, WHOLE) for axis in order), shape, (1,) * rank)
 
 
+def strided_plan(shape: tuple[int, ...], strides: tuple[int, ...]) -> Plan | None:
+    """The plan of an array whose axes have these strides, in elements; None where these leave gaps or overlap."""
+    axes = [axis for axis, extent in enumerate(shape) if extent > 1]
+    by_stride = sorted(axes, key=lambda axis: -strides[axis])
+    for position, axis in enumerate(by_stride):
+        if strides[axis] != prod(shape[inner] for inner in by_stride[position + 1 :]):
+            return None
+    if by_stride == axes:
+        return plain_plan(shape)
+    order = (*(axis for axis, extent in enumerate(shape) if extent <= 1), *by_stride)
+    return Plan(tuple(shape[axis] for axis in order), tuple((axis, WHOLE) for axis in order), shape, (1,) * len(shape))
+
+
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape without the axes that hold one item, which are in nobody's way."""
     return tuple(extent for extent in shape if extent != 1)

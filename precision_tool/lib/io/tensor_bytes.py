@@ -67,6 +67,8 @@ def joined(parts: tuple[Tensor, ...], axis: int, number: int) -> Tensor | None:
 
 def open_bytes(tensor: Tensor) -> StoredFile:
     """Open the bytes of a tensor, to be read from `tensor.offset` on, which counts in its own file or chunks."""
+    if tensor.access is Access.GATHER and not tensor.dataset:
+        return _StridedBytes(tensor)
     if tensor.access in (Access.CHUNKS, Access.GATHER):
         return _Hdf5Bytes(tensor)
     if tensor.access is Access.JOINED:
@@ -117,13 +119,7 @@ class _Hdf5Bytes(StoredFile):
         except Hdf5Error as error:
             raise self._damaged(error.reason) from error
         if tensor.strides:
-            view = np.lib.stride_tricks.as_strided(
-                np.frombuffer(data, dtype),
-                tensor.shape,
-                [stride * dtype.itemsize for stride in tensor.strides],
-                writeable=False,
-            )
-            data = view.tobytes()
+            data = _in_order(data, dtype, tensor)
         blocks, size = memoryview(data), self._nbytes
         self._cached.update((number + index, blocks[index * size :][:size]) for index in range(stop - number))
 
@@ -132,6 +128,33 @@ class _Hdf5Bytes(StoredFile):
 
     def close(self) -> None:
         self._cached.clear()
+
+
+def _in_order(data: bytes, dtype: np.dtype, tensor: Tensor) -> bytes:
+    """Elements that lie with strides, in logical order."""
+    strides = [stride * dtype.itemsize for stride in tensor.strides]
+    elements = np.frombuffer(data, dtype)
+    return np.lib.stride_tricks.as_strided(elements, tensor.shape, strides, writeable=False).tobytes()
+
+
+class _StridedBytes(StoredFile):
+    """A tensor whose elements lie with strides from its offset on, in logical order; its reader limits its size."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.path, self.size = tensor.path, tensor.offset + tensor.nbytes
+        self._start = tensor.offset
+        reach = 1 + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
+        itemsize = data_types.BY_NAME[tensor.dtype].byte_size(1)
+        with open_file(tensor.path) as file:
+            data = file.read_at(tensor.offset, reach * itemsize)
+        self._data = memoryview(_in_order(data, np.dtype((np.void, itemsize)), tensor))
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        place = offset - self._start
+        buffer[:] = self._data[place : place + len(buffer)]
+
+    def close(self) -> None:
+        self._data = memoryview(b"")
 
 
 class _JoinedBytes(StoredFile):

@@ -14,9 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch_files
 
 from fuzzing import seeds
-from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
+from fuzzing.mutations import BINARY, BORDERS, CLAIMS, CSV, TEXT, Mutation, mutated
 from fuzzing.structures import MessageSeed, npy_file
 from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
 from precision_tool.lib.cli.switch_files import SwitchFile
@@ -29,6 +30,7 @@ from precision_tool.lib.compare.result_csv import read_output_figures, read_resu
 from precision_tool.lib.compare.result_files import _decoded as decoded_cosines
 from precision_tool.lib.compare.result_files import read_source
 from precision_tool.lib.compare.scheduler import THIS_THREAD
+from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.compare.toolkit import _MEMORY, _json_problem, _remembered, _table_problem, read_texts
 from precision_tool.lib.data import dump_names as file_names
 from precision_tool.lib.data import graph_cache as cache
@@ -36,6 +38,7 @@ from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_r
 from precision_tool.lib.data.graph_catalog import RunFolder, find_run_graphs
 from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.kinds import PYTORCH
+from precision_tool.lib.data.msprobe_tree import is_tensor_name
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.pair_selection import parse_ids, parse_range
 from precision_tool.lib.data.settings import check_dump_step, read_settings_file
@@ -48,15 +51,19 @@ from precision_tool.lib.io.ge_graph import is_json, load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, peek_graph_name, skim_graph_file, skim_ops
 from precision_tool.lib.io.hdf5 import copy_ops, read_h5
+from precision_tool.lib.io.msprobe_dump import read_calls, read_construct, read_dump_index, read_stacks
 from precision_tool.lib.io.om_file import read_om_header
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.proto_text import not_utf8_notes, parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
+from precision_tool.lib.io.torch_file import read_torch
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages import render as render_message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.msprobe import UnreadCall
 from precision_tool.lib.training.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.training.saving import load_feed, read_feeds
 from precision_tool.lib.training.switches import _check_switch_file, parse_action
@@ -133,6 +140,62 @@ def _event(path: str) -> Reasons:
 def _any_dump(path: str) -> Reasons:
     dump = open_op_dump(path)
     return (reason for _, reason in dump.bad_slots)
+
+
+#: A tensor's bytes that are looked at.
+_LOOKED_AT = 1 << 20
+
+
+def _torch(path: str) -> Reasons:
+    """As `pt FILE.pt`: every byte that a tensor claims is in its file."""
+    tensor = read_torch(path)
+    if tensor.nbytes <= _LOOKED_AT:
+        with open_bytes(tensor) as file:
+            if len(file.read_at(tensor.offset, tensor.nbytes)) != tensor.nbytes:
+                raise WrongAnswerError("not all of the bytes")
+        figures_of(tensor)
+    return ()
+
+
+def _torch_input(rng: Random) -> bytes:
+    """A sound archive of a pickle with other numbers, or a damaged one."""
+    numbers = [rng.choice((0, 1, 2, 3, 24, rng.choice(BORDERS))) for _ in range(8)]
+    rank = rng.randrange(4)
+    opcodes = torch_files.tensor_opcodes(
+        rng.choice(("float32", "bool", "uint16", "nothing")), numbers[0], numbers[1 : 1 + rank], numbers[4 : 4 + rank],
+        numbers[7],
+    )  # fmt: skip
+    if rng.random() < 0.5:
+        opcodes = mutated(rng, opcodes, BINARY, ())
+    return torch_files.archive(torch_files.torch_entries(opcodes, bytes(range(96))))
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object of JSON, with all its members."""
+
+
+def _msprobe(path: str) -> Reasons:
+    """What the stream finds is what Python's own reader finds in the whole text."""
+    for read in (read_stacks, read_construct):
+        with suppress(PrecisionToolError):
+            yield read(path).problem
+    index = read_dump_index(path)
+    yield index.problem
+    for call in read_calls(index):
+        if isinstance(call, UnreadCall):
+            yield call.reason
+            continue
+        for _, tensor in call.tensors():
+            name = tensor.data_name
+            if is_tensor_name(name) and os.path.split(os.path.normpath(f"x/{name}")) != ("x", name):
+                raise WrongAnswerError(f"a file of another folder: {name!r}")
+    try:
+        document = json.loads(Path(path).read_bytes().decode(), object_pairs_hook=_Object)
+    except (ValueError, RecursionError):
+        return
+    expected = [name for key, value in document if key == "data" and isinstance(value, _Object) for name, _ in value]
+    if index.problem is not None or list(index.names) != expected:
+        raise WrongAnswerError(f"{list(index.names)} are not the entries {expected}")
 
 
 def _h5(path: str) -> Reasons:
@@ -432,6 +495,10 @@ READERS: dict[str, Reader] = {
     "tfdbg": Reader(
         read=_event, files=seeds.events, mutations=BINARY, messages=lambda folder: messages(seeds.events(folder))
     ),
+    "torch": Reader(
+        read=_torch, files=seeds.torches, mutations=(*CLAIMS * 2, *BINARY), make=_torch_input, file_name="input.pt"
+    ),
+    "msprobe": Reader(read=_msprobe, files=seeds.msprobes, mutations=TEXT, documents=True, file_name="dump.json"),
     "any_dump": Reader(read=_any_dump, files=_mixed, mutations=BINARY),
     "h5": Reader(read=_h5, files=seeds.h5s, mutations=(*CLAIMS * 8, *BINARY), file_name="input.h5"),
     "h5copy": Reader(read=_h5_copy, files=seeds.h5s, mutations=(*CLAIMS * 8, *BINARY), file_name="input.h5"),

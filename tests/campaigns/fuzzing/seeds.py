@@ -15,9 +15,12 @@ import ml_dtypes
 import numpy as np
 import opdebug_payloads as opdebug
 import tfdbg_files as tfdbg
+import torch_files as torch
 from builders import graph_op, out_tensor, text_graph, write_dump
 from h5_files import GPU, add_tensor
+from msprobe_files import dump_text, forward, literal, tensor
 from om_files import model_def, om_bytes
+from torch_files import torch_bytes, torch_entries
 
 from fuzzing.structures import MessageSeed, parsed
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
@@ -156,6 +159,51 @@ def h5s(folder: Path) -> list[bytes]:
         found.append(path.read_bytes())
         path.unlink()
     return found
+
+
+def torches(folder: Path) -> list[bytes]:
+    """`.pt` files: types, views, a parameter, a tensor of an NPU, the other byte order, an archive of 64 bits."""
+    del folder
+    base = _values(24)
+    plain = torch.tensor_opcodes("float32", 24, (2, 3, 4), (12, 4, 1))
+    npu = torch.tensor_opcodes(
+        "float32", 24, (24,), (1,), function="torch_npu.utils.storage\n_rebuild_npu_tensor", more=torch.whole(2)
+    )
+    parameter = b"ctorch._utils\n_rebuild_parameter\n" + plain + b"\x88ccollections\nOrderedDict\n)R\x87R"
+    lazy = torch.tensor_opcodes("float32", 24, (24,), (1,), more=b"}" + torch.text("neg") + b"\x89s")
+    data = base.tobytes()
+    return [
+        torch_bytes(base), torch_bytes(_values(2, 2, dtype=ml_dtypes.bfloat16)), torch_bytes(np.array(True)),
+        torch_bytes(_values(4, dtype=np.uint16)), torch_bytes(_values(2, dtype=np.complex64)),
+        torch_bytes(base, (1, 4, 12), 0, (4, 3, 2)), torch_bytes(base, (12, 2), 5, (2, 3)),
+        torch_bytes(base, (0, 1), 0, (5, 4)),
+        *(torch.archive(torch_entries(opcodes, data)) for opcodes in (parameter, npu, lazy)),
+        torch.archive(torch_entries(plain, base.astype(">f4").tobytes(), b"big")),
+        torch.archive_64(torch_entries(plain, data)),
+    ]  # fmt: skip
+
+
+def msprobes(folder: Path) -> list[bytes]:
+    """msprobe's `dump.json` in several forms of JSON, its `stack.json` and `construct.json`."""
+    del folder
+    one = tensor(_values(2, 3), "Torch.add.0.forward.input.0.pt", md5="0a1b2c3d")
+    two = tensor(_values(3, dtype=np.int64), placements=[{"Shard": {"dim": 0}}])
+    shape = {"type": "torch.Size", "value": [2, -1]}
+    entries = {
+        "Torch.add.0.forward": forward(one, literal(2), [literal(1.5), None], output=[one], alpha=literal(True)),
+        "Module.blocks.0.Linear.forward.0": {**forward(two, shape), "parameters": {"bias": one}},
+        "Tensor.__getitem__.0.forward": forward(two, {"type": "slice", "value": [0, None, 2]}, literal('a {[é\n"')),
+        "Module.blocks.0.Linear.parameters_grad.0": {"bias": [two]},
+        "Torch.add.0.backward": {"input": [one, two], "output": [one, None], "is_recompute": True},
+    }
+    document = json.loads(dump_text(entries))
+    stack = {"0": [list(entries)[:2], ["File x.py, line 3, in f, \n y = x[0]"]], "1": [["c"], []]}
+    construct = {"Torch.add.0.forward": "Module.blocks.0.Linear.forward.0", "b": None, "c": ["b", 1]}
+    return [
+        dump_text(entries).encode(), json.dumps(document).encode(), json.dumps(document, indent=0).encode(),
+        json.dumps({**document, "level": "L1"}, indent=4, ensure_ascii=False).encode(),
+        json.dumps(stack, indent=1).encode(), json.dumps(construct, indent=1).encode(),
+    ]  # fmt: skip
 
 
 # ---- graphs

@@ -1,0 +1,202 @@
+"""What msprobe records of a step of PyTorch or MindSpore: calls of APIs and modules, their arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias, Union
+
+from precision_tool.lib.messages import Message
+
+#: The first part of the names of modules, in PyTorch and MindSpore.
+MODULE_PREFIXES = ("Module", "Cell")
+#: Digits of the largest count of calls that a name can have.
+_MAX_DIGITS = 12
+
+
+class Direction(StrEnum):
+    """What of a call an entry records."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    PARAMETERS_GRAD = "parameters_grad"
+
+
+_DIRECTIONS = {direction.value: direction for direction in Direction}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallName:
+    """The name of an entry in its parts.
+
+    `name` is that of the API (`gelu`), or the path of the module (`blocks.1.act`), whose class is `class_name`. `count`
+    numbers the calls of an API or a module from 0.
+    """
+
+    prefix: str
+    name: str
+    count: int
+    direction: Direction
+    class_name: str = ""
+
+    @property
+    def is_module(self) -> bool:
+        """Whether a module was called, not an API."""
+        return self.prefix in MODULE_PREFIXES
+
+
+def parse_call_name(text: str) -> CallName | None:
+    """Return the parts of an entry's name; None for a name that msprobe does not give.
+
+    Parameters
+    ----------
+    text : str
+        `{prefix}.{api}.{count}.{direction}` or `Module.{path}.{class}.{direction}.{count}`.
+    """
+    prefix, _, rest = text.partition(".")
+    parts = rest.rsplit(".", 2)
+    if len(parts) < 3:
+        return None
+    name, *ends = parts
+    direction, count = ends if prefix in MODULE_PREFIXES else ends[::-1]
+    class_name = ""
+    if prefix in MODULE_PREFIXES:
+        name, _, class_name = name.rpartition(".")
+    if not (count.isascii() and count.isdecimal() and len(count) <= _MAX_DIGITS):
+        return None
+    if not prefix or not (name or class_name):
+        return None
+    which = _DIRECTIONS.get(direction)
+    if which is None or (which is Direction.PARAMETERS_GRAD and not class_name):
+        return None
+    return CallName(prefix=prefix, name=name, count=int(count), direction=which, class_name=class_name)
+
+
+Number: TypeAlias = float | int | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTensor:
+    """A tensor as an entry describes it. None stands for a figure that was not recorded.
+
+    `dtype` is spelled as the framework does (`torch.bfloat16`). `checksum` is the CRC32 of the bytes in 8 hexadecimal
+    digits, or with `0x` and 16 digits the vendor's sum by XOR. `data_name` is the name of the tensor's file as the
+    entry has it, which is checked before it is used. `more` has what else is recorded: device mesh, placements, layout.
+    """
+
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    maximum: Number | None = None
+    minimum: Number | None = None
+    mean: Number | None = None
+    norm: Number | None = None
+    requires_grad: bool | None = None
+    checksum: str = ""
+    data_name: str = ""
+    more: Mapping[str, Argument] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """An argument that is no tensor: a number, a text, a data type, a device; a size has a tuple of numbers."""
+
+    type: str
+    value: Scalar | tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceArgument:
+    """An argument that is a slice."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedArgument:
+    """An argument of another type, by its fields: a process group, a P2P operation."""
+
+    type: str
+    fields: Mapping[str, Argument]
+
+
+Scalar: TypeAlias = str | int | float | bool | None
+Argument: TypeAlias = Union[
+    RecordedTensor,
+    Literal,
+    SliceArgument,
+    DescribedArgument,
+    "tuple[Argument, ...]",
+    "Mapping[str, Argument]",
+    Scalar,
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """An entry: one direction of one call.
+
+    Of a backward entry the inputs are the gradients of the outputs, and the outputs those of the inputs. `parameters`
+    are those of a module, or, of its entry `parameters_grad`, their gradients. `call` is None for an unusual name.
+    """
+
+    name: str
+    call: CallName | None
+    inputs: tuple[Argument, ...] = ()
+    kwargs: Mapping[str, Argument] = field(default_factory=dict)
+    outputs: tuple[Argument, ...] = ()
+    parameters: Mapping[str, Argument] = field(default_factory=dict)
+    is_recomputed: bool = False
+
+    def tensors(self) -> Iterator[tuple[str, RecordedTensor]]:
+        """The tensors with their slots: `input.0`, `input.2.1` in a list, `kwargs.mask`, `output.0`, `parameters.w`."""
+        for slot, arguments in (
+            ("input", self.inputs),
+            ("kwargs", self.kwargs),
+            ("output", self.outputs),
+            ("parameters", self.parameters),
+        ):
+            yield from _tensors_in(arguments, slot)
+
+
+def _tensors_in(argument: Argument, slot: str) -> Iterator[tuple[str, RecordedTensor]]:
+    if isinstance(argument, RecordedTensor):
+        yield slot, argument
+    elif isinstance(argument, tuple):
+        for number, item in enumerate(argument):
+            yield from _tensors_in(item, f"{slot}.{number}")
+    elif isinstance(argument, (Mapping, DescribedArgument)):
+        fields = argument if isinstance(argument, Mapping) else argument.fields
+        for key, item in fields.items():
+            yield from _tensors_in(item, f"{slot}.{key}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadCall:
+    """An entry that could not be read, and why. The others of the file can."""
+
+    name: str
+    reason: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStacks:
+    """The source lines from which calls were made, the innermost first; `problem` says why calls are missing."""
+
+    frames: Mapping[str, tuple[str, ...]]
+    problem: Message | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTree:
+    """The module call in which each call ran, None for one at the top; empty where APIs alone were recorded.
+
+    Megatron's micro steps are in `micro_steps`. `problem` says why calls are missing.
+    """
+
+    parents: Mapping[str, str | None]
+    micro_steps: Mapping[str, int] = field(default_factory=dict)
+    problem: Message | None = None
