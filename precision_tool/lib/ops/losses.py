@@ -414,6 +414,91 @@ def _nll_grad(call: Call) -> Outputs:
     return [Output(array=result, summed=summed)]
 
 
+# --- cross entropy of classes -----------------------------------------------------------------------------------------
+
+
+def _by_class(array: Doubles) -> Doubles:
+    """Classes as the last axis: they are the second, or the only one."""
+    return np.moveaxis(array, 1, -1) if array.ndim > 1 else array
+
+
+def _class_losses(
+    call: Call, logarithm: Tracked, labels: Places, weight: Doubles, smoothing: float
+) -> tuple[Tracked, Doubles]:
+    """The loss of every label and its weight, 0 for one that is ignored; the classes are the last axis."""
+    classes = logarithm.value.shape[-1]
+    if labels.shape != logarithm.value.shape[:-1] or labels.dtype.kind not in "iu":
+        raise typed_misfit("target", labels.dtype.name, labels.shape, "x", logarithm.value.shape)
+    if weight.size not in (1, classes):
+        raise NotComputedError("count_misfit", name="weight", number=weight.size, other="classes", limit=classes)
+    counts: Mask = labels != integer(call, "ignore_index", default=-100)
+    if np.any(counts & ((labels < 0) | (labels >= classes))):
+        raise NotComputedError("out_of_range", name="target", value=str(int(labels[counts].max())), limit=classes)
+    places = np.where(counts, labels, 0).astype(np.intp)
+    by_class = np.broadcast_to(weight.reshape(-1), (classes,))
+    weights = np.where(counts, by_class[places], 0.0)
+    at = places[..., None]
+    chosen = Tracked(
+        np.take_along_axis(logarithm.value, at, -1)[..., 0], np.take_along_axis(logarithm.noise, at, -1)[..., 0]
+    )
+    each = -(chosen if weight.size == 1 and weight.item() == 1 else chosen * weights)
+    if smoothing:
+        spread = -(logarithm * by_class).total(-1, keep=False)
+        each = each * (1 - smoothing) + spread * (smoothing / classes)
+    return where(counts, each, 0.0), weights
+
+
+def _reduced_by_weight(call: Call, each: Tracked, weights: Doubles) -> Tracked:
+    """The losses, their sum, or their mean by the sum of the weights."""
+    reduction = text(call, "reduction", default="mean")
+    if reduction == "none":
+        return each
+    if reduction not in ("sum", "mean"):
+        raise NotComputedError("no_variant", name="reduction", value=reduction)
+    axes = tuple(range(each.value.ndim))
+    total = each.total(axes, keep=False) if axes else each
+    if reduction == "mean":
+        total = total / Tracked(weights).total(axes or (), keep=False)
+    shape = call.outputs[0].shape if call.outputs else None
+    return total.reshape(*shape) if shape is not None and prod(shape) == 1 else total
+
+
+@op("CrossEntropyLoss", kind=Kind.COMPOSITE, inputs=("input", "target", "weight"))
+def _cross_entropy_loss(call: Call) -> Outputs:
+    """The loss and the logarithm of the softmax along the classes.
+
+    The targets are classes, or probabilities of them in a tensor of the input's shape. What `return_zloss` adds to
+    the outputs is left out.
+    """
+    (x,) = _inputs(call, 0)
+    if not x.ndim:
+        raise NotComputedError("shape", name="input", shape=())
+    logits = _by_class(x)
+    logarithm = _softmax(logits, (logits.ndim - 1,))[1]
+    smoothing, weight = real(call, "label_smoothing", default=0.0), _optional(call, 2, 1.0)
+    target = needed(call, 1)
+    if target.array.dtype.kind == "f":
+        same_shape(call, x, target.array)
+        shares = _by_class(floats(target)) * (1 - smoothing) + smoothing / max(1, logits.shape[-1])
+        each = -(logarithm * (shares * weight.reshape(-1))).total(-1, keep=False)
+        loss = _reduced_by_weight(call, each, np.ones(each.value.shape))
+    else:
+        loss = _reduced_by_weight(call, *_class_losses(call, logarithm, target.array, weight, smoothing))
+    log_prob = logarithm.output()
+    if x.ndim < 3:
+        return [loss.output(), log_prob]
+    moved = (np.moveaxis(array, -1, 1) for array in (log_prob.array, np.asarray(log_prob.summed)))
+    return [loss.output(), Output(array=next(moved), summed=next(moved))]
+
+
+@op("torch.nll_loss", kind=Kind.COMPOSITE, inputs=("input", "target", "weight"))
+def _torch_nll(call: Call) -> Outputs:
+    """−w x of each label, with the classes along the second axis."""
+    (x,) = _inputs(call, 0)
+    losses = _class_losses(call, Tracked(_by_class(x)), needed(call, 1).array, _optional(call, 2, 1.0), 0.0)
+    return [_reduced_by_weight(call, *losses).output()]
+
+
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
