@@ -40,7 +40,7 @@ from precision_tool.lib.ops.op_arguments import (
     typed,
     unbroadcast,
 )
-from precision_tool.lib.ops.tracked import Tracked
+from precision_tool.lib.ops.tracked import Tracked, held
 
 
 def _comparisons() -> None:
@@ -462,7 +462,9 @@ def _added_to(call: Call, worked_in: Callable[[Tracked, Tracked], Tracked]) -> O
     factor = (np.asarray(1.0) if len(call.inputs) < 4 else numbers(call, 3)[0]) if value is None else np.asarray(value)
     common_shape(call, x, a, b, factor)
     part = worked_in(Tracked(a), Tracked(b))
-    y = (part if factor.size == 1 and factor.item() == 1 else part * factor) + x
+    if factor.size != 1 or factor.item() != 1:
+        part = part * (factor if value is None else held(value))
+    y = part + x
     if all(needed(call, slot).array.dtype.kind in "iu" for slot in (0, 1, 2)):
         return [Output(array=y.value.astype(needed(call, 0).array.dtype))]
     return [y.output()]

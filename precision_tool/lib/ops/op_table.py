@@ -23,6 +23,7 @@ _FAMILIES = (
     "quantization",
     "recurrent",
     "reductions",
+    "torch_formulas",
     "windows",
 )
 for _family in _FAMILIES:
@@ -44,7 +45,7 @@ _BY_ELEMENT = frozenset({
     "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "FastGelu", "Mish",
     "HardSwish", "Swish", "ReluGrad", "Relu6Grad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "SoftplusGrad",
     "SoftsignGrad", "EluGrad", "SeluGrad", "GeluGrad", "FastGeluGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad",
-    "GeluV2", "Addcmul", "Addcdiv",
+    "GeluV2", "Addcmul", "Addcdiv", "torch.scaled", "torch.lerp",
     "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
     "SelectV2",  # not Select, whose condition of one axis chooses along the first
     "ApplyGradientDescent", "ApplyMomentum", "ApplyMomentumD", "ApplyKerasMomentum", "ApplyAdam", "ApplyAdamD",

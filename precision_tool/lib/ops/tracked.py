@@ -134,6 +134,21 @@ def _tracked(value: Tracked | npt.ArrayLike) -> Tracked:
     return value if isinstance(value, Tracked) else Tracked(np.asarray(value, np.float64))
 
 
+#: The rms of rounding to nearest by the unit roundoff of float32, in which a variance of 1 is an error.
+_UNIT_ERROR = 0.18**0.5 * 2.0**-24
+
+
+def held(value: float, reciprocal: bool = False) -> Tracked:
+    """A number as kernels may hold it: in float32, or the reciprocal of that in float32.
+
+    One rounding is then in every element that the number takes part in; how large it is, is known.
+    """
+    exact = 1 / value if reciprocal else value
+    narrow = float(np.float32(1 / np.float32(value)) if reciprocal else np.float32(value))
+    off = abs(narrow - exact) if np.isfinite(narrow) else 0.0
+    return Tracked(np.asarray(exact), (off / _UNIT_ERROR) ** 2)
+
+
 def where(condition: npt.NDArray[np.bool_], first: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
     """One where the condition holds, else the other."""
     a, b = _tracked(first), _tracked(other)
