@@ -784,3 +784,60 @@ def _more_moves() -> None:
 
 
 _more_moves()
+
+
+def _recurrent(name: str) -> None:
+    count = {"lstm": 4, "gru": 3}.get(name, 1)
+
+    @case(f"VF.{name}")
+    def layers(make: Make) -> Arguments:
+        batch, steps, width, hidden = make.size(1, 3), make.size(1, 4), make.size(1, 3), make.size(1, 3)
+        ways, number, biased, first = make.pick(1, 2), make.size(1, 2), make.pick(True, False), make.pick(True, False)
+        weights = []
+        for layer in range(number):
+            for _ in range(ways):
+                given = width if not layer else hidden * ways
+                weights += [make.x(count * hidden, given), make.x(count * hidden, hidden)]
+                weights += [make.x(count * hidden), make.x(count * hidden)] if biased else []
+        x = make.x(*((batch, steps) if first else (steps, batch)), width)
+        states = [make.x(number * ways, batch, hidden) for _ in range(2 if name == "lstm" else 1)]
+        hx = states if name == "lstm" else states[0]
+        return [x, hx, weights, biased, number, 0.0, False, ways == 2, first], {}
+
+
+for _name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+    _recurrent(_name)
+
+
+def _rest() -> None:
+    table: dict[str, Case] = {
+        "Torch.ravel": lambda make: ([make.x(2, 3)], {}),
+        "Torch.fliplr": lambda make: ([make.x(2, 3)], {}),
+        "Torch.flipud": lambda make: ([make.x(2, 3)], {}),
+        "Torch.argwhere": lambda make: ([make.x(2, 3)], {}),
+        "Torch.hstack": lambda make: ([[make.x(2, 3), make.x(2, 2)]], {}),
+        "Torch.vstack": lambda make: ([[make.x(2, 3), make.x(1, 3)]], {}),
+        "Torch.column_stack": lambda make: ([[make.x(2), make.x(2, 3)]], {}),
+        "Torch.view_as_complex": lambda make: ([make.x(3, 4, 2)], {}),
+        "Torch.atan2": lambda make: ([make.x(3, 4), make.x(4)], {}),
+        "Torch.xlogy": lambda make: ([make.x(3, 4), make.x(4, domain="positive")], {}),
+        "Torch.exp2": lambda make: ([make.x(3, 4)], {}),
+        "Torch.addmv": lambda make: ([make.pick(make.x(3), make.x(1)), make.x(3, 4), make.x(4)], {}),
+        "Torch.broadcast_tensors": lambda make: ([make.x(3, 1), make.x(4)], {}),
+        "Torch.meshgrid": lambda make: ([make.x(3), make.x(4)], {"indexing": make.pick("ij", "xy")}),
+        "Torch.polar": lambda make: ([make.x(3, 4, domain="positive"), make.x(3, 4)], {}),
+        "Torch.channel_shuffle": lambda make: ([make.x(2, 6, 3), make.pick(2, 3)], {}),
+        "Functional.unfold": lambda make: (
+            [make.x(2, 3, 6, 5), make.pick(2, [3, 2])], {"padding": make.pick(0, 1), "stride": make.pick(1, 2)}
+        ),
+        "Tensor.unfold": lambda make: ([make.x(3, 7), make.pick(1, -1), 3, make.pick(1, 2)], {}),
+        "Functional.local_response_norm": lambda make: (
+            [make.x(2, 5, 3, 2), make.size(1, 4)], {"alpha": 0.1, "beta": 0.7, "k": 1.5}
+        ),
+        "Functional.pairwise_distance": lambda make: ([make.x(3, 4), make.x(3, 4)], {"p": make.pick(1.0, 2.0)}),
+    }  # fmt: skip
+    for name, maker in table.items():
+        CASES.setdefault(name, []).append(maker)
+
+
+_rest()

@@ -21,7 +21,6 @@ from precision_tool.lib.ops.base import (
     needed,
     op,
     optional,
-    summed_of,
 )
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
@@ -84,7 +83,7 @@ class _Attention:
 
     def scores(self) -> Tracked:
         """The scaled and masked products of queries and keys."""
-        products = _product(Tracked(self.query), np.swapaxes(self.key, -1, -2))
+        products = Tracked(self.query).matmul(np.swapaxes(self.key, -1, -2))
         if self.added is not None and self.added_first:
             products = products + self.added
         if self.scale != 1:
@@ -117,15 +116,7 @@ class _Attention:
         powers = Tracked(powers.value, noise + own**2)
         total = powers.total(-1)
         stored = Tracked(powers.value, powers.noise + (max(1.0, self.held) * powers.value) ** 2)
-        return _product(stored, self.value) / total, largest, total
-
-
-def _product(a: Tracked, b: Doubles) -> Tracked:
-    """A matrix product whose left factor has roundings behind it."""
-    value = a.value @ b
-    squares = a.value**2 @ b**2
-    count = max(1, a.value.shape[-1])
-    return Tracked(value, a.noise @ b**2 + summed_of(value, squares - value**2 / count, count) ** 2)
+        return stored.matmul(self.value) / total, largest, total
 
 
 def _grouped(array: Doubles, heads: int) -> Doubles:

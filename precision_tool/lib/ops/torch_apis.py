@@ -25,7 +25,7 @@ from precision_tool.lib.ops.op_arguments import Array, axis_of
 Builder = Callable[..., Call]
 _APIS: dict[str, Builder] = {}
 #: Prefixes of msprobe whose names are those of torch, torch.nn.functional, torch.Tensor, torch_npu or mint.
-PREFIXES = frozenset({"Functional", "Torch", "Tensor", "NPU", "Mint", "MintFunctional", "Aten", "VF"})
+PREFIXES = frozenset({"Functional", "Torch", "Tensor", "NPU", "Mint", "MintFunctional", "Aten", "VF", "_VF"})
 _WHOLE_TYPES = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 _REAL_TYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 #: Other names of types.
@@ -946,7 +946,9 @@ def _embedding(
     return _call("GatherV2", weight, input, axis=0)
 
 
-_APIS["Torch.embedding"] = lambda weight, indices, *rest, **options: _embedding(indices, weight)
+_APIS["Torch.embedding"] = _APIS["Aten.embedding"] = lambda weight, indices, *rest, **options: _embedding(
+    indices, weight
+)
 
 
 @api("one_hot")
@@ -1535,11 +1537,13 @@ for _name in ("half", "bfloat16", "float", "double", "int", "long", "short", "bo
 
 
 def _index_of(index: Any) -> Any:
-    """An index as numpy takes it."""
+    """An index as numpy takes it; msprobe records an Ellipsis as "..."."""
+    if isinstance(index, str) and index == "...":
+        return Ellipsis
     if isinstance(index, Input):
         return index.array if index.array.ndim or index.array.dtype.kind == "b" else int(index.array)
     if isinstance(index, (list, tuple)):
-        if any(isinstance(part, (slice, Input, list, tuple)) or part is None or part is Ellipsis for part in index):
+        if any(isinstance(part, (slice, str, Input, list, tuple)) or part in (None, Ellipsis) for part in index):
             return tuple(_index_of(part) for part in index)
         return list(index)
     return index
@@ -1684,6 +1688,166 @@ def _masked_scatter(input: Any, mask: Any, source: Any) -> Call:
     y = input.array.copy()
     y[chosen] = source.array.reshape(-1)[: int(chosen.sum())]
     return _moved(input, y)
+
+
+# --- more of torch ----------------------------------------------------------------------------------------------------
+
+
+def _more() -> None:
+    moves: dict[str, Callable[[Array], Array]] = {
+        "ravel": lambda x: x.reshape(-1),
+        "fliplr": np.fliplr,
+        "flipud": np.flipud,
+        "adjoint": lambda x: np.conj(np.swapaxes(x, -1, -2)),
+        "argwhere": np.argwhere,
+        "isposinf": np.isposinf,
+        "isneginf": np.isneginf,
+        "signbit": np.signbit,
+        "view_as_complex": lambda x: x[..., 0] + 1j * x[..., 1],
+        "view_as_real": lambda x: np.stack([np.real(x), np.imag(x)], -1),
+        "real": np.real,
+        "imag": np.imag,
+        "atleast_1d": np.atleast_1d,
+    }
+    for name, move in moves.items():
+        _APIS[name] = lambda input, move=move: _moved(input, move(input.array))
+    joins: dict[str, Callable[[list[Array]], Array]] = {
+        "hstack": np.hstack,
+        "vstack": np.vstack,
+        "row_stack": np.vstack,
+        "dstack": np.dstack,
+        "column_stack": np.column_stack,
+    }
+    for name, join in joins.items():
+        _APIS[name] = lambda tensors, join=join: _moved(tensors[0], join([tensor.array for tensor in tensors]))
+
+
+_more()
+
+
+@api("arctan2", "atan2")
+def _atan2(input: Any, other: Any) -> Call:
+    return _call("Atan2", _real(input), _real(other))
+
+
+@api("xlogy", "special.xlogy")
+def _xlogy(input: Any, other: Any) -> Call:
+    return _call("Xlogy", _real(input), _real(other))
+
+
+@api("exp2")
+def _exp2(input: Any) -> Call:
+    return _call("Exp", _real(input), base=2.0)
+
+
+@api("addmv")
+def _addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Call:
+    _plain(beta=None if beta == 1 else beta, alpha=None if alpha == 1 else alpha)
+    column = replace(vec, array=vec.array[:, None])
+    shape = np.broadcast_to(input.array, mat.array.shape[:1])
+    addend = replace(input, array=shape[:, None])
+    return _call("torch.MatMulV2", mat, column, addend, shape=list(shape.shape))
+
+
+@api("broadcast_tensors")
+def _broadcast_tensors(*tensors: Any) -> Call:
+    every = _flat(tensors)
+    arrays = np.broadcast_arrays(*(tensor.array for tensor in every))
+    check_size(arrays[0].shape)
+    return _parts(every[0], arrays)
+
+
+@api("meshgrid")
+def _meshgrid(*tensors: Any, indexing: str = "ij") -> Call:
+    every = _flat(tensors)
+    check_size([tensor.array.size for tensor in every])
+    return _parts(
+        every[0], np.meshgrid(*(tensor.array for tensor in every), indexing="xy" if indexing == "xy" else "ij")
+    )
+
+
+@api("polar")
+def _polar(abs: Any, angle: Any) -> Call:
+    return _call("torch.polar", abs, angle)
+
+
+@api("channel_shuffle")
+def _channel_shuffle(input: Any, groups: int) -> Call:
+    x = input.array
+    y = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    return _moved(input, np.swapaxes(y, 1, 2).reshape(x.shape))
+
+
+@api("unfold")
+def _unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Call:
+    """The windows of images as columns; only the function of torch.nn.functional."""
+    x = input.array
+    if x.ndim != 4:
+        raise NotComputedError("axis_count", name="input", number=x.ndim, limit=4)
+    kernel, steps, pads, strides = (_ints(value, 2) for value in (kernel_size, dilation, padding, stride))
+    x = np.pad(x, [(0, 0), (0, 0), *((pad, pad) for pad in pads)])
+    reach = [step * (size - 1) + 1 for size, step in zip(kernel, steps, strict=True)]
+    check_size([*x.shape, *kernel])
+    windows = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3))
+    windows = windows[:, :, :: strides[0], :: strides[1], :: steps[0], :: steps[1]]
+    columns = windows.transpose(0, 1, 4, 5, 2, 3)
+    return _moved(input, columns.reshape(x.shape[0], x.shape[1] * prod(kernel), -1))
+
+
+@api("Tensor.unfold")
+def _tensor_unfold(input: Any, dimension: int, size: int, step: int) -> Call:
+    axis = axis_of(_call("Identity"), int(dimension), input.array.ndim)
+    windows = np.lib.stride_tricks.sliding_window_view(input.array, int(size), axis)
+    index = tuple(slice(None, None, int(step)) if at == axis else slice(None) for at in range(windows.ndim))
+    return _moved(input, windows[index])
+
+
+@api("local_response_norm")
+def _local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Call:
+    return _call("torch.local_response_norm", input, size=int(size), alpha=float(alpha), beta=float(beta), k=float(k))
+
+
+@api("pairwise_distance")
+def _pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Call:
+    return _call("torch.pairwise_distance", x1, x2, p=float(p), eps=float(eps), keepdim=bool(keepdim))
+
+
+@api("npu_scaled_masked_softmax")
+def _npu_scaled_masked_softmax(x: Any, mask: Any, scale: Any = 1, fixed_triu_mask: bool = False) -> Call:
+    masked = np.triu(np.ones(x.array.shape[-2:], np.bool_), 1) if fixed_triu_mask else mask.array != 0
+    return _call("SoftmaxV2", replace(x, array=np.where(masked, -10000.0, x.array * scale)), axes=[-1])
+
+
+@api("npu_confusion_transpose")
+def _npu_confusion_transpose(self: Any, perm: Sequence[int], shape: Sequence[int], transpose_first: bool) -> Call:
+    x = self.array
+    y = x.transpose(perm).reshape(shape) if transpose_first else x.reshape(shape).transpose(perm)
+    return _moved(self, y)
+
+
+@api("npu_transpose")
+def _npu_transpose(self: Any, perm: Sequence[int], require_contiguous: bool = True) -> Call:
+    return _moved(self, self.array.transpose(perm))
+
+
+def _recurrent() -> None:
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+
+        def build(
+            input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+            bidirectional: bool, batch_first: bool, *, name: str = name,
+        ) -> Call:  # fmt: skip
+            _plain(dropout=dropout if train and dropout and num_layers > 1 else None)
+            states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+            return _call(
+                f"torch.{name}", input, *states, *params, has_biases=bool(has_biases), num_layers=int(num_layers),
+                bidirectional=bool(bidirectional), batch_first=bool(batch_first),
+            )  # fmt: skip
+
+        _APIS[name] = build
+
+
+_recurrent()
 
 
 # --- lists of tensors -------------------------------------------------------------------------------------------------

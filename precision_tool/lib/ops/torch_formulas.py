@@ -29,6 +29,7 @@ from precision_tool.lib.ops.base import (
     registered,
 )
 from precision_tool.lib.ops.losses import optional_numbers, reduced_loss
+from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
     Mask,
     attribute,
@@ -422,6 +423,124 @@ def between(call: Call) -> Outputs:
     near_first = np.abs(weight) < 0.5
     first, last = difference * weight + a, b - difference * (Tracked(np.asarray(1.0)) - weight)
     return [where(near_first, first, last).output()]
+
+
+@op("torch.polar", kind=Kind.APPROXIMATE, inputs=("abs", "angle"))
+def polar(call: Call) -> Outputs:
+    """Complex numbers of their absolute values and angles."""
+    size, angle = numbers(call, 0, 1)
+    common_shape(call, size, angle)
+    return [Output(array=size * np.exp(1j * angle), summed=np.abs(size) * (1 + np.abs(angle)))]
+
+
+@op("torch.local_response_norm", kind=Kind.COMPOSITE, inputs=("input",))
+def local_response_norm(call: Call) -> Outputs:
+    """x / (k + alpha · mean x² of neighbouring channels)^beta; what lies beyond the ends counts as 0."""
+    (x,) = numbers(call, 0)
+    size = integer(call, "size")
+    if x.ndim < 3 or size < 1:
+        raise NotComputedError("shape", name="input", shape=x.shape)
+    padded = np.pad(x * x, [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (x.ndim - 2)])
+    windows = np.moveaxis(np.lib.stride_tricks.sliding_window_view(padded, size, 1), -1, 0)
+    mean = Tracked(windows, windows**2).total(0)[0] * (1 / size)
+    base = mean * real(call, "alpha", default=1e-4) + real(call, "k", default=1.0)
+    return [(x / base.power(real(call, "beta", default=0.75))).output()]
+
+
+@op("torch.pairwise_distance", kind=Kind.COMPOSITE, inputs=("x1", "x2"))
+def pairwise_distance(call: Call) -> Outputs:
+    """The norm along the last axis of the difference plus epsilon, for a power of 1 or 2."""
+    a, b = numbers(call, 0, 1)
+    common_shape(call, a, b)
+    power, keep = real(call, "p", default=2.0), flag(call, "keepdim")
+    difference = Tracked(a) - b + real(call, "eps", default=1e-6)
+    if power == 2:
+        return [(difference * difference).total(-1, keep=keep).sqrt().output()]
+    if power == 1:
+        return [difference.abs().total(-1, keep=keep).output()]
+    raise NotComputedError("no_variant", name="p", value=str(power))
+
+
+# --- recurrent layers -------------------------------------------------------------------------------------------------
+
+#: Rows of a gate's weights for each number of the state.
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def _affine(x: Tracked, weight: Doubles, bias: Doubles | None) -> Tracked:
+    y = x.matmul(weight.T)
+    return y if bias is None else y + bias
+
+
+def _step(
+    mode: str, x: Tracked, state: list[Tracked], weights: Sequence[Doubles], biases: Sequence[Doubles | None]
+) -> list[Tracked]:
+    """The state after a step: the output, and of an LSTM the cell."""
+    given, before = _affine(x, weights[0], biases[0]), _affine(state[0], weights[1], biases[1])
+    width = state[0].value.shape[-1]
+
+    def gate(of: Tracked, number: int) -> Tracked:
+        return of[..., number * width : (number + 1) * width]
+
+    if mode == "gru":
+        reset, update = ((gate(given, number) + gate(before, number)).sigmoid() for number in (0, 1))
+        new = (gate(given, 2) + reset * gate(before, 2)).tanh()
+        return [(1.0 - update) * new + update * state[0]]
+    total = given + before
+    if mode != "lstm":
+        return [total.tanh() if mode == "rnn_tanh" else maximum(total, 0.0)]
+    cell = gate(total, 1).sigmoid() * state[1] + gate(total, 0).sigmoid() * gate(total, 2).tanh()
+    return [gate(total, 3).sigmoid() * cell.tanh(), cell]
+
+
+def _stacked(parts: Sequence[Tracked], axis: int) -> Tracked:
+    return Tracked(np.stack([part.value for part in parts], axis), np.stack([part.noise for part in parts], axis))
+
+
+def _joined(parts: Sequence[Tracked]) -> Tracked:
+    return Tracked(
+        np.concatenate([part.value for part in parts], -1), np.concatenate([part.noise for part in parts], -1)
+    )
+
+
+def _layers(call: Call, mode: str) -> Outputs:
+    """The output of all steps, and the last state of each layer and direction; of an LSTM its cell as well."""
+    count = 2 if mode == "lstm" else 1
+    arrays = numbers(call, *range(len(call.inputs)))
+    x, states, rest = arrays[0], arrays[1 : 1 + count], arrays[1 + count :]
+    ways, layers = 1 + flag(call, "bidirectional"), integer(call, "num_layers", default=1)
+    is_biased = flag(call, "has_biases", default=True)
+    per_layer = 4 if is_biased else 2
+    if x.ndim != 3 or len(rest) != per_layer * ways * layers or any(state.ndim != 3 for state in states):
+        raise NotComputedError("input_count", number=len(arrays))
+    steps = np.swapaxes(x, 0, 1) if flag(call, "batch_first") else x
+    limited(float(len(steps)) * sum(weight.size for weight in rest) * steps.shape[1], x.size)
+    sequence = [Tracked(step) for step in steps]
+    last: list[list[Tracked]] = []
+    for layer in range(layers):
+        outputs: list[list[Tracked]] = []
+        for way in range(ways):
+            number = layer * ways + way
+            own = rest[per_layer * number : per_layer * (number + 1)]
+            biases: Sequence[Doubles | None] = own[2:] if is_biased else (None, None)
+            state = [Tracked(initial[number]) for initial in states]
+            made = []
+            for step in reversed(sequence) if way else sequence:
+                state = _step(mode, step, state, own[:2], biases)
+                made.append(state[0])
+            last.append(state)
+            outputs.append(made[::-1] if way else made)
+        sequence = [_joined(parts) for parts in zip(*outputs, strict=True)]
+    y = _stacked(sequence, 1 if flag(call, "batch_first") else 0)
+    return [y.output(), *(_stacked([state[at] for state in last], 0).output() for at in range(count))]
+
+
+for _mode in _GATES:
+
+    def _layers_of(call: Call, mode: str = _mode) -> Outputs:
+        return _layers(call, mode)
+
+    op(f"torch.{_mode}", kind=Kind.COMPOSITE, inputs=("input", "hx"))(_layers_of)
 
 
 # --- torch_npu --------------------------------------------------------------------------------------------------------

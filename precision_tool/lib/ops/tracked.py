@@ -90,6 +90,13 @@ class Tracked:
             own = summed_of(y, np.sum(self.value**2, axis=axes, keepdims=keep) - y**2 / count, count) ** 2
         return Tracked(y, np.sum(self.noise, axis=axes, keepdims=keep) + own)
 
+    def matmul(self, other: Doubles) -> Tracked:
+        """Return the matrix product with exact numbers, summed in an order that is not known."""
+        y = self.value @ other
+        squares = self.value**2 @ other**2
+        count = max(1, self.value.shape[-1])
+        return Tracked(y, self.noise @ other**2 + summed_of(y, squares - y**2 / count, count) ** 2)
+
     def __getitem__(self, index: Any) -> Tracked:
         """Return a selection of the numbers."""
         return Tracked(self.value[index], self.noise[index])
