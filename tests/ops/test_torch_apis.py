@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -108,6 +109,32 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     for api, args in wrong:
         with pytest.raises(NotComputedError):
             torch_call(api, args, {})
+
+
+_ANY = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 5), st.sampled_from([2**40, -(2**63)]), st.floats(),
+    st.sampled_from(["torch.float16", "mean", "...", "", "same"]), st.just(Ellipsis), st.just(slice(None, 2)),
+    st.lists(st.integers(-2, 4), max_size=3),
+    st.builds(
+        lambda shape, kind: recorded(values(shape, 1).astype(kind)),
+        st.sampled_from([(), (0,), (3,), (2, 3), (2, 3, 4), (2, 3, 4, 4)]),
+        st.sampled_from(["float64", "int64", "bool", "complex128"]),
+    ),
+)  # fmt: skip
+_NAMES = st.sampled_from(["dim", "keepdim", "dtype", "weight", "size", "padding", "value", "alpha", "input"])
+
+
+@pytest.mark.parametrize("part", range(4))
+@given(
+    args=st.lists(st.one_of(_ANY, st.lists(_ANY, max_size=2)), max_size=5),
+    kwargs=st.dictionaries(_NAMES, _ANY, max_size=2),
+)
+@tries(40)
+def test_no_arguments_crash(part: int, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """A call with outputs, or a reason, and nothing else."""
+    for name in sorted(known_apis())[part::4]:
+        with suppress(NotComputedError):
+            outputs_of_call(torch_call(name if "." in name else f"Torch.{name}", args, kwargs))
 
 
 def test_dropout_that_draws_has_no_formula() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import floor, inf, prod
 from typing import Any
 
@@ -78,6 +79,8 @@ def torch_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
         if "op_type" in error.reason.fields:
             raise
         raise NotComputedError(Message(error.reason.kind, **error.reason.fields, op_type=name)) from error
+    except MemoryError as error:
+        raise NotComputedError("out_of_memory") from error
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError) as error:
         raise NotComputedError(reason_of(error)) from error
 
@@ -216,6 +219,10 @@ def _image(x: Input, rank: int) -> Input:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
+def _one(op_type: str, prepared: Callable[[Any], Input], /, input: Any, inplace: bool = False) -> Call:
+    return _call(op_type, prepared(input))
+
+
 def _unary() -> None:
     same = {
         "abs": "Abs", "neg": "Neg", "negative": "Neg", "sign": "Sign", "square": "Square", "relu": "Relu",
@@ -234,17 +241,7 @@ def _unary() -> None:
     }  # fmt: skip
     for names, prepared in ((same, _number), (real, _real)):
         for name, op_type in names.items():
-
-            def build(
-                input: Any,
-                inplace: bool = False,
-                *,
-                op_type: str = op_type,
-                prepared: Callable[[Any], Input] = prepared,
-            ) -> Call:
-                return _call(op_type, prepared(input))
-
-            _APIS[name] = build
+            _APIS[name] = partial(_one, op_type, prepared)
 
 
 _unary()
@@ -398,32 +395,33 @@ def _minimum(input: Any, other: Any) -> Call:
     return _call("Minimum", _like(input, other), _like(other, input))
 
 
+def _compared(op_type: str, /, input: Any, other: Any) -> Call:
+    return _call(op_type, _like(input, other), _like(other, input))
+
+
+def _bitwise(word: str, /, input: Any, other: Any) -> Call:
+    if _is_bool(input) and (_is_bool(other) or isinstance(other, bool)):
+        return _logical(word, input, other)
+    return _compared(f"Bitwise{word}", input, other)
+
+
 def _two() -> None:
     compared = {
         "Equal": ("eq", "__eq__"), "NotEqual": ("ne", "not_equal", "__ne__"), "Less": ("lt", "less", "__lt__"),
         "LessEqual": ("le", "less_equal", "__le__"), "Greater": ("gt", "greater", "__gt__"),
         "GreaterEqual": ("ge", "greater_equal", "__ge__"),
     }  # fmt: skip
-    for op_type, names in compared.items():
-        for name in names:
-            _APIS[name] = lambda input, other, op_type=op_type: _call(op_type, _like(input, other), _like(other, input))
+    _APIS.update({name: partial(_compared, op_type) for op_type, names in compared.items() for name in names})
     bits = {
         "And": ("__and__", "__rand__", "bitwise_and"), "Or": ("__or__", "__ror__", "bitwise_or"),
         "Xor": ("__xor__", "__rxor__", "bitwise_xor"),
     }  # fmt: skip
     for word, names in bits.items():
-        for name in names:
-
-            def build(input: Any, other: Any, word: str = word) -> Call:
-                if _is_bool(input) and (_is_bool(other) or isinstance(other, bool)):
-                    return _logical(input, other, word)
-                return _call(f"Bitwise{word}", _like(input, other), _like(other, input))
-
-            _APIS[name] = build
-        _APIS[f"logical_{word.lower()}"] = lambda input, other, word=word: _logical(input, other, word)
+        _APIS.update({name: partial(_bitwise, word) for name in names})
+        _APIS[f"logical_{word.lower()}"] = partial(_logical, word)
 
 
-def _logical(input: Any, other: Any, word: str) -> Call:
+def _logical(word: str, /, input: Any, other: Any) -> Call:
     a, b = (replace(_tensor(x), array=_tensor(x).array != 0, dtype="bool") for x in (input, other))
     return _call(f"Logical{word}", a, b)
 
@@ -570,8 +568,8 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Call:
 
 @api("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot", "npu_bmmV2")
 def _matmul(input: Any, other: Any = None, *, mat2: Any = None, vec: Any = None, tensor: Any = None) -> Call:
-    last = next(x for x in (other, mat2, vec, tensor) if x is not None)
-    return _product(input, last)
+    given = [x for x in (other, mat2, vec, tensor) if x is not None]
+    return _product(input, given[0])
 
 
 @api("inner")
@@ -707,19 +705,22 @@ def _pooling(rank: int) -> None:
     ) -> Call:  # fmt: skip
         return _pooled(input, rank, kernel_size, stride, padding, 1, ceil_mode, count_include_pad, divisor_override)
 
-    def adaptive(input: Any, output_size: Any, op_type: str = "torch.adaptive_avg_pool") -> Call:
-        space = _image(input, rank).array.shape[2:]
-        sizes = list(output_size) if isinstance(output_size, (list, tuple)) else [output_size] * rank
-        whole = [own if size is None else size for own, size in zip(space, sizes, strict=True)]
-        return _call(op_type, input, output_size=_ints(whole, rank))
-
-    def adaptive_maximum(input: Any, output_size: Any, return_indices: bool = False) -> Call:
-        return adaptive(input, output_size, "torch.adaptive_max_pool")
-
     _APIS[f"max_pool{rank}d"] = _APIS[f"max_pool{rank}d_with_indices"] = maximum
     _APIS[f"avg_pool{rank}d"] = average
-    _APIS[f"adaptive_avg_pool{rank}d"] = adaptive
-    _APIS[f"adaptive_max_pool{rank}d"] = _APIS[f"adaptive_max_pool{rank}d_with_indices"] = adaptive_maximum
+    _APIS[f"adaptive_avg_pool{rank}d"] = partial(_adaptive, rank)
+    _APIS[f"adaptive_max_pool{rank}d"] = partial(_adaptive_maximum, rank)
+    _APIS[f"adaptive_max_pool{rank}d_with_indices"] = partial(_adaptive_maximum, rank)
+
+
+def _adaptive(rank: int, /, input: Any, output_size: Any) -> Call:
+    space = _image(input, rank).array.shape[2:]
+    sizes = list(output_size) if isinstance(output_size, (list, tuple)) else [output_size] * rank
+    whole = [own if size is None else size for own, size in zip(space, sizes, strict=True)]
+    return _call("torch.adaptive_avg_pool", input, output_size=_ints(whole, rank))
+
+
+def _adaptive_maximum(rank: int, /, input: Any, output_size: Any, return_indices: bool = False) -> Call:
+    return replace(_adaptive(rank, input, output_size), op_type="torch.adaptive_max_pool")
 
 
 def _pooled(
@@ -733,6 +734,8 @@ def _pooled(
     space = _image(x, rank).array.shape
     counts = []
     for axis, size in enumerate(space[2:]):
+        if not 0 <= 2 * pads[axis] <= kernel[axis] <= size + 2 * pads[axis]:
+            raise NotComputedError("window", number=kernel[axis], limit=size + 2 * pads[axis])
         count = _count(size, kernel[axis], strides[axis], dilations[axis], 2 * pads[axis], ceil)
         if ceil and (count - 1) * strides[axis] >= size + pads[axis]:
             count -= 1
@@ -1070,25 +1073,21 @@ def _logits_loss(
     return _call("SigmoidCrossEntropyWithLogitsV2", input, target, weight, pos_weight, reduction=reduction)
 
 
-def _difference_losses() -> None:
-    for name, op_type in (("mse_loss", "MseLoss"), ("l1_loss", "LpLoss")):
+def _difference_loss(
+    op_type: str, /, input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    weight: Any = None,
+) -> Call:  # fmt: skip
+    _plain(size_average=size_average, reduce=reduce, weight=weight)
+    return _call(op_type, *_broadcast(input, target), reduction=reduction)
 
-        def build(
-            input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
-            weight: Any = None, *, op_type: str = op_type,
-        ) -> Call:  # fmt: skip
-            _plain(size_average=size_average, reduce=reduce, weight=weight)
-            return _call(op_type, *_broadcast(input, target), reduction=reduction)
 
-        _APIS[name] = build
+_APIS["mse_loss"] = partial(_difference_loss, "MseLoss")
+_APIS["l1_loss"] = partial(_difference_loss, "LpLoss")
 
 
 def _broadcast(*tensors: Input) -> list[Input]:
     arrays = np.broadcast_arrays(*(tensor.array for tensor in tensors))
     return [replace(tensor, array=array) for tensor, array in zip(tensors, arrays, strict=True)]
-
-
-_difference_losses()
 
 
 @api("smooth_l1_loss")
@@ -1137,25 +1136,19 @@ def _prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = No
     return _call("ReduceProdD", x, axes=_all_axes(x, dim), keep_dims=bool(keepdim))
 
 
-def _deviations() -> None:
-    for name in ("var", "std", "var_mean", "std_mean"):
-
-        def build(
-            input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
-            correction: float | None = None, name: str = name,
-        ) -> Call:  # fmt: skip
-            if isinstance(dim, bool):  # the second argument may be `unbiased`
-                dim, unbiased = None, dim
-            if correction is None:
-                correction = 1.0 if unbiased is None or unbiased else 0.0
-            return _call(
-                f"torch.{name}", input, dim=_all_axes(input, dim), keepdim=bool(keepdim), correction=float(correction)
-            )
-
-        _APIS[name] = build
+def _deviation(
+    op_type: str, /, input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Call:  # fmt: skip
+    if isinstance(dim, bool):  # the second argument may be `unbiased`
+        dim, unbiased = None, dim
+    if correction is None:
+        correction = 1.0 if unbiased is None or unbiased else 0.0
+    return _call(op_type, input, dim=_all_axes(input, dim), keepdim=bool(keepdim), correction=float(correction))
 
 
-_deviations()
+for _name in ("var", "std", "var_mean", "std_mean"):
+    _APIS[_name] = partial(_deviation, f"torch.{_name}")
 
 
 @api("vector_norm", "linalg.vector_norm", "linalg_vector_norm")
@@ -1190,38 +1183,33 @@ def _norm(
     return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
 
 
-def _extreme_values() -> None:
-    for name in ("max", "min"):
-        word = name.capitalize()
-
-        def extreme(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None, word: str = word) -> Call:
-            second = dim if isinstance(dim, Input) else other
-            if second is not None:
-                return _call(f"{word}imum", _like(input, second), _like(second, input))
-            if dim is None:
-                return _call(f"Reduce{word}D", input, axes=_all_axes(input, None))
-            return _call(f"torch.{word.lower()}", _flattened_scalar(input), dim=int(dim), keepdim=bool(keepdim))
-
-        def along(input: Any, dim: Any = None, keepdim: bool = False, word: str = word) -> Call:
-            return _call(f"Reduce{word}D", input, axes=_all_axes(input, dim), keep_dims=bool(keepdim))
-
-        def place(input: Any, dim: int | None = None, keepdim: bool = False, word: str = word) -> Call:
-            if dim is None:
-                x = replace(input, array=input.array.reshape(-1))
-                _plain(keepdim=keepdim)
-                return _call(f"torch.arg{word.lower()}", x, dim=0)
-            return _call(f"torch.arg{word.lower()}", input, dim=int(dim), keepdim=bool(keepdim))
-
-        _APIS[name], _APIS[f"a{name}"], _APIS[f"arg{name}"] = extreme, along, place
-
-
-def _flattened_scalar(x: Input) -> Input:
-    if not x.array.ndim:
+def _extreme(word: str, /, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Call:
+    second = dim if isinstance(dim, Input) else other
+    if second is not None:
+        return _call(f"{word}imum", _like(input, second), _like(second, input))
+    if dim is None:
+        return _call(f"Reduce{word}D", input, axes=_all_axes(input, None))
+    if not input.array.ndim:
         raise NotComputedError("shape", name="input", shape=())
-    return x
+    return _call(f"torch.{word.lower()}", input, dim=int(dim), keepdim=bool(keepdim))
 
 
-_extreme_values()
+def _extreme_along(word: str, /, input: Any, dim: Any = None, keepdim: bool = False) -> Call:
+    return _call(f"Reduce{word}D", input, axes=_all_axes(input, dim), keep_dims=bool(keepdim))
+
+
+def _place_of_extreme(word: str, /, input: Any, dim: int | None = None, keepdim: bool = False) -> Call:
+    op_type = f"torch.arg{word.lower()}"
+    if dim is None:
+        _plain(keepdim=keepdim)
+        return _call(op_type, replace(input, array=input.array.reshape(-1)), dim=0)
+    return _call(op_type, input, dim=int(dim), keepdim=bool(keepdim))
+
+
+for _word in ("Max", "Min"):
+    _APIS[_word.lower()] = partial(_extreme, _word)
+    _APIS[f"a{_word.lower()}"] = partial(_extreme_along, _word)
+    _APIS[f"arg{_word.lower()}"] = partial(_place_of_extreme, _word)
 
 
 @api("all")
@@ -1452,14 +1440,20 @@ def _rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Call:
     return _moved(input, np.rot90(input.array, k, (int(dims[0]), int(dims[1]))))
 
 
+def _matrices(x: Input) -> Array:
+    if x.array.ndim < 2:
+        raise NotComputedError("shape", name="input", shape=x.array.shape)
+    return x.array
+
+
 @api("tril")
 def _tril(input: Any, diagonal: int = 0) -> Call:
-    return _moved(input, np.tril(input.array, int(diagonal)))
+    return _moved(input, np.tril(_matrices(input), int(diagonal)))
 
 
 @api("triu")
 def _triu(input: Any, diagonal: int = 0) -> Call:
-    return _moved(input, np.triu(input.array, int(diagonal)))
+    return _moved(input, np.triu(_matrices(input), int(diagonal)))
 
 
 @api("diagonal")
@@ -1529,8 +1523,12 @@ def _type_as(input: Any, other: Any) -> Call:
     return _cast(input, other.dtype)
 
 
+def _to_type(dtype: str, /, input: Any, *args: Any, **options: Any) -> Call:
+    return _cast(input, dtype)
+
+
 for _name in ("half", "bfloat16", "float", "double", "int", "long", "short", "bool"):
-    _APIS[_name] = lambda input, *rest, dtype=_name, **options: _cast(input, dtype)
+    _APIS[_name] = partial(_to_type, _name)
 
 
 # --- elements by their indices ----------------------------------------------------------------------------------------
@@ -1693,6 +1691,14 @@ def _masked_scatter(input: Any, mask: Any, source: Any) -> Call:
 # --- more of torch ----------------------------------------------------------------------------------------------------
 
 
+def _moved_by(move: Callable[[Array], Array], /, input: Any) -> Call:
+    return _moved(input, move(input.array))
+
+
+def _joined_by(join: Callable[[list[Array]], Array], /, tensors: Any) -> Call:
+    return _moved(tensors[0], join([tensor.array for tensor in tensors]))
+
+
 def _more() -> None:
     moves: dict[str, Callable[[Array], Array]] = {
         "ravel": lambda x: x.reshape(-1),
@@ -1709,8 +1715,7 @@ def _more() -> None:
         "imag": np.imag,
         "atleast_1d": np.atleast_1d,
     }
-    for name, move in moves.items():
-        _APIS[name] = lambda input, move=move: _moved(input, move(input.array))
+    _APIS.update({name: partial(_moved_by, move) for name, move in moves.items()})
     joins: dict[str, Callable[[list[Array]], Array]] = {
         "hstack": np.hstack,
         "vstack": np.vstack,
@@ -1718,8 +1723,7 @@ def _more() -> None:
         "dstack": np.dstack,
         "column_stack": np.column_stack,
     }
-    for name, join in joins.items():
-        _APIS[name] = lambda tensors, join=join: _moved(tensors[0], join([tensor.array for tensor in tensors]))
+    _APIS.update({name: partial(_joined_by, join) for name, join in joins.items()})
 
 
 _more()
@@ -1830,24 +1834,20 @@ def _npu_transpose(self: Any, perm: Sequence[int], require_contiguous: bool = Tr
     return _moved(self, self.array.transpose(perm))
 
 
-def _recurrent() -> None:
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-
-        def build(
-            input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
-            bidirectional: bool, batch_first: bool, *, name: str = name,
-        ) -> Call:  # fmt: skip
-            _plain(dropout=dropout if train and dropout and num_layers > 1 else None)
-            states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-            return _call(
-                f"torch.{name}", input, *states, *params, has_biases=bool(has_biases), num_layers=int(num_layers),
-                bidirectional=bool(bidirectional), batch_first=bool(batch_first),
-            )  # fmt: skip
-
-        _APIS[name] = build
+def _recurrent(
+    op_type: str, /, input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Call:  # fmt: skip
+    _plain(dropout=dropout if train and dropout and num_layers > 1 else None)
+    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    return _call(
+        op_type, input, *states, *params, has_biases=bool(has_biases), num_layers=int(num_layers),
+        bidirectional=bool(bidirectional), batch_first=bool(batch_first),
+    )  # fmt: skip
 
 
-_recurrent()
+for _name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+    _APIS[_name] = partial(_recurrent, f"torch.{_name}")
 
 
 # --- lists of tensors -------------------------------------------------------------------------------------------------
@@ -1862,48 +1862,31 @@ def _each(calls: Sequence[Call]) -> Call:
     return Call(op_type=f"torch.each.{kinds[0].value}", inputs=inputs, attrs={"calls": list(calls)})
 
 
-def _lists() -> None:
-    unary = (
-        "abs",
-        "neg",
-        "sqrt",
-        "exp",
-        "log",
-        "reciprocal",
-        "sigmoid",
-        "tanh",
-        "sign",
-        "floor",
-        "ceil",
-        "erf",
-        "zero_",
-    )
-    for name in unary:
-        single = _APIS[name]
-        _APIS[f"_foreach_{name}"] = lambda self, single=single: _each([single(tensor) for tensor in self])
-    for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_min", "clamp_max", "copy_"):
-        builder = _APIS[name]
-
-        def build(self: Any, other: Any, *rest: Any, builder: Builder = builder, **options: Any) -> Call:
-            others = other if isinstance(other, (list, tuple)) else [other] * len(self)
-            return _each([builder(a, b, *rest, **options) for a, b in zip(self, others, strict=True)])
-
-        _APIS[f"_foreach_{name}"] = build
-    for name in ("addcmul", "addcdiv"):
-        three = _APIS[name]
-
-        def build_three(
-            self: Any, tensor1: Any, tensor2: Any, value: Any = 1, *, scalars: Any = None, three: Builder = three
-        ) -> Call:
-            values = value if scalars is None else scalars
-            each = values if isinstance(values, (list, tuple)) else [values] * len(self)
-            together = zip(self, tensor1, tensor2, each, strict=True)
-            return _each([three(x, a, b, value=number) for x, a, b, number in together])
-
-        _APIS[f"_foreach_{name}"] = build_three
+def _each_of_one(builder: Builder, /, self: Any) -> Call:
+    return _each([builder(tensor) for tensor in self])
 
 
-_lists()
+def _each_of_two(builder: Builder, /, self: Any, other: Any, *rest: Any, **options: Any) -> Call:
+    others = other if isinstance(other, (list, tuple)) else [other] * len(self)
+    return _each([builder(a, b, *rest, **options) for a, b in zip(self, others, strict=True)])
+
+
+def _each_of_three(
+    builder: Builder, /, self: Any, tensor1: Any, tensor2: Any, value: Any = 1, *, scalars: Any = None
+) -> Call:
+    values = value if scalars is None else scalars
+    each = values if isinstance(values, (list, tuple)) else [values] * len(self)
+    together = zip(self, tensor1, tensor2, each, strict=True)
+    return _each([builder(x, a, b, value=number) for x, a, b, number in together])
+
+
+for _name in ("abs", "neg", "sqrt", "exp", "log", "reciprocal", "sigmoid", "tanh", "sign", "floor", "ceil", "erf"):
+    _APIS[f"_foreach_{_name}"] = partial(_each_of_one, _APIS[_name])
+for _name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_min", "clamp_max", "copy_"):
+    _APIS[f"_foreach_{_name}"] = partial(_each_of_two, _APIS[_name])
+for _name in ("addcmul", "addcdiv"):
+    _APIS[f"_foreach_{_name}"] = partial(_each_of_three, _APIS[_name])
+_APIS["_foreach_zero_"] = partial(_each_of_one, _APIS["zero_"])
 
 
 @api("_foreach_lerp")
