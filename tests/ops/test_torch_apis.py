@@ -78,7 +78,8 @@ def test_nearly_all_functions_have_a_case() -> None:
     """What has none is an alias, or a function of torch_npu, which is tested by the type that computes it."""
     tried = {id(builder_of(api)) for api in CASES}
     untried = {name for name in known_apis() if id(builder_of(name if "." in name else f"Torch.{name}")) not in tried}
-    assert len(untried) < len(known_apis()) / 4, sorted(untried)
+    of_torch = {name for name in untried if "npu" not in name}
+    assert len(of_torch) < len(known_apis()) / 16, sorted(of_torch)
 
 
 def test_an_unknown_function_is_refused() -> None:
@@ -108,7 +109,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     ]
     for api, args in wrong:
         with pytest.raises(NotComputedError):
-            torch_call(api, args, {})
+            outputs_of_call(torch_call(api, args, {}))
 
 
 _ANY = st.one_of(

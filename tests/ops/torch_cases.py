@@ -841,3 +841,40 @@ def _rest() -> None:
 
 
 _rest()
+
+
+def _aliases() -> None:
+    for name in "absolute arctan asinh sinh cosh tan negative fix signbit isneginf isposinf".split():  # noqa: SIM905
+        CASES[f"Torch.{name}"] = [lambda make: ([make.like()], {})]
+    for name in "arccos arcsin".split():  # noqa: SIM905
+        CASES[f"Torch.{name}"] = [lambda make: ([make.like("unit")], {})]
+    CASES["Torch.acosh"] = [lambda make: ([make.like("above1")], {})]
+    CASES["Tensor.__abs__"] = [lambda make: ([make.like()], {})]
+    for name in "__ge__ __le__ __lt__ __ne__ greater greater_equal less less_equal not_equal".split():  # noqa: SIM905
+        CASES[f"Tensor.{name}"] = [lambda make: (list(make.pair()), {}), lambda make: ([make.like(), 0.5], {})]
+    for name in "__rand__ __ror__ __rxor__ bitwise_and bitwise_or bitwise_xor logical_xor".split():  # noqa: SIM905
+        CASES[f"Tensor.{name}"] = [lambda make: ([make.whole(3, 4), make.pick(make.whole(4), 3)], {})]
+    CASES["Tensor.logical_xor"] = [lambda make: ([make.mask(3, 4), make.mask(4)], {})]
+    CASES["Tensor.__rfloordiv__"] = [lambda make: ([make.like("nonzero"), 2.5], {})]
+    CASES["Tensor.__rmatmul__"] = [lambda make: ([make.x(3, 4), make.x(2, 3)], {})]
+    for name in "abs ceil erf exp floor neg sigmoid sign tanh".split():  # noqa: SIM905
+        CASES[f"Torch._foreach_{name}"] = [lambda make: ([[make.like(), make.like()]], {})]
+    for name in "log reciprocal".split():  # noqa: SIM905
+        CASES[f"Torch._foreach_{name}"] = [lambda make: ([[make.like("positive")]], {})]
+    for name in "clamp_max clamp_min maximum minimum".split():  # noqa: SIM905
+        CASES[f"Torch._foreach_{name}"] = [lambda make: ([[make.like(), make.like()], 0.25], {})]
+    CASES["Torch._foreach_pow"] = [lambda make: ([[make.like("positive")], 1.5], {})]
+    CASES["Tensor.where"] = [lambda make: ([make.x(3, 4), make.mask(3, 4), make.x(4)], {})]
+    CASES["Tensor.log_softmax"] = [lambda make: ([make.x(3, 4), make.pick(0, -1)], {})]
+    CASES["Torch.embedding"] = [lambda make: ([make.x(6, 4), make.whole(3, 2, low=0, high=6)], {})]
+    CASES["Torch.instance_norm"] = [
+        lambda make: ([make.x(2, 3, 4), make.x(3), make.x(3), None, None, True, 0.1, 1e-3, False], {})
+    ]
+    CASES["Torch.dstack"] = [lambda make: ([[make.x(2, 3, 1), make.x(2, 3, 2)]], {})]
+    CASES["Tensor.adjoint"] = [lambda make: ([make.x(2, 3, 4)], {})]
+    CASES["Torch.nan_to_num"] = [lambda make: ([np.array([np.nan, np.inf, -np.inf, 1.5])], {"posinf": make.pick(3.0)})]
+    for name in "double int short".split():  # noqa: SIM905
+        CASES[f"Tensor.{name}"] = [lambda make: ([make.like()], {})]
+
+
+_aliases()

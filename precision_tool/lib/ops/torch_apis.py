@@ -442,7 +442,12 @@ def _invert(input: Any) -> Call:
 @api("nan_to_num")
 def _nan_to_num(input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Call:
     name = _type_name(input.dtype)
-    largest = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}.get(name)
+    largest = {
+        "float16": 65504.0,
+        "bfloat16": 3.3895313892515355e38,
+        "float32": 3.4028234663852886e38,
+        "float64": 1.7976931348623157e308,
+    }.get(name)
     if largest is None and None in (posinf, neginf):
         raise NotComputedError("data_type", name="input", dtype=name)
     x = input.array
@@ -1506,12 +1511,18 @@ def _cast(x: Input, dtype: Any) -> Call:
     return _call("Cast", x, outputs=(OutputSpec(dtype=name),))
 
 
+#: What `to` is told of the memory, which does not move elements.
+_FORMATS = frozenset(
+    f"torch.{name}" for name in ("preserve_format", "contiguous_format", "channels_last", "channels_last_3d")
+)
+
+
 @api("to", "type", "npu_dtype_cast", "_npu_dtype_cast")
 def _to(input: Any, *args: Any, dtype: Any = None, **options: Any) -> Call:
     for value in args:
         if isinstance(value, Input):
             dtype = value.dtype
-        elif isinstance(value, str) and _type_name(value) in _WHOLE_TYPES | _REAL_TYPES | {"bool"}:
+        elif isinstance(value, str) and value.startswith("torch.") and value not in _FORMATS:
             dtype = value
     if isinstance(options.get("other"), Input):
         dtype = options["other"].dtype
