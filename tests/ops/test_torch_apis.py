@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opcalls import check, refused
+from opcalls import check, refused, rounding_ratio
 from opvalues import Array, close, same, tries, values
 from torch_cases import CASES, Make
 from torch_oracle import Torch
@@ -190,3 +190,66 @@ def test_npu_functions() -> None:
     product = outputs_of_api("NPU.npu_grouped_matmul", [x[0]], weights, group_list=[1, 3], split_item=3, group_type=0)
     assert product[0] is not None
     close(product[0].array, np.concatenate([x[0, :1] @ weights[0], x[0, 1:] @ weights[1]]))
+
+
+def _narrow(*shape: int, domain: str = "real", seed: int = 1) -> Array:
+    return values(shape, seed, domain).astype(np.float32)
+
+
+def _lstm_weights() -> list[Array]:
+    return [_narrow(64, 8), _narrow(64, 16, seed=2), _narrow(64, seed=3), _narrow(64, seed=4)]
+
+
+#: Calls whose result has enough elements to tell the size of their rounding.
+ROUNDED: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "Functional.scaled_dot_product_attention": (
+        [_narrow(2, 4, 32, 16), _narrow(2, 4, 48, 16, seed=2), _narrow(2, 4, 48, 16, seed=3)], {}
+    ),
+    "Functional.interpolate": ([_narrow(2, 3, 16, 16)], {"size": [23, 29], "mode": "bicubic"}),
+    "Functional.adaptive_avg_pool2d": ([_narrow(2, 8, 37, 41), 7], {}),
+    "Functional.group_norm": ([_narrow(4, 8, 9, 9), 2, _narrow(8, seed=2), _narrow(8, seed=3)], {}),
+    "Functional.batch_norm": ([_narrow(8, 16, 9, 9), None, None], {"training": True}),
+    "Functional.instance_norm": ([_narrow(4, 8, 9, 9)], {}),
+    "Functional.normalize": ([_narrow(64, 128)], {}),
+    "Functional.glu": ([_narrow(64, 128)], {}),
+    "Functional.linear": ([_narrow(64, 128), _narrow(32, 128, seed=2), _narrow(32, seed=3)], {}),
+    "Functional.conv2d": ([_narrow(2, 8, 12, 12), _narrow(8, 8, 3, 3, seed=2)], {"padding": 1}),
+    "Functional.conv_transpose2d": ([_narrow(2, 8, 12, 12), _narrow(8, 8, 3, 3, seed=2)], {"stride": 2}),
+    "Functional.binary_cross_entropy_with_logits": ([_narrow(64, 64), _narrow(64, 64, seed=2)], {"reduction": "none"}),
+    "Functional.local_response_norm": ([_narrow(4, 8, 9, 9), 5], {"alpha": 0.1}),
+    "Torch.baddbmm": (
+        [_narrow(2, 16, 16), _narrow(2, 16, 32), _narrow(2, 32, 16, seed=2)], {"beta": 0.3, "alpha": 0.7}
+    ),
+    "Torch.var": ([_narrow(256, 128), 1], {}),
+    "Torch.std": ([_narrow(256, 128), 1], {}),
+    "Torch.lerp": ([_narrow(64, 64), _narrow(64, 64, seed=2), 0.1], {}),
+    "Torch.div": ([_narrow(64, 64), 0.3], {}),
+    "Torch.mul": ([_narrow(64, 64), 0.99999], {}),
+    "Torch.addcmul": ([_narrow(64, 64), _narrow(64, 64, seed=2), _narrow(64, 64, seed=3)], {"value": 0.3}),
+    "Torch.logsumexp": ([_narrow(256, 64), 1], {}),
+    "VF.lstm": (
+        [
+            _narrow(6, 16, 8), [np.zeros((1, 16, 16), np.float32)] * 2, _lstm_weights(), True, 1, 0.0, False, False,
+            False,
+        ],
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", sorted(ROUNDED))
+def test_rounding_is_of_the_predicted_size(api: str, torch: Torch) -> None:
+    """PyTorch's float32 kernels are off by no more than about what the formula predicts, nor is that far too much."""
+    args, kwargs = ROUNDED[api]
+    kernel = torch.run(api, *args, **kwargs)[0].astype(np.float64)
+    output = outputs_of_api(api, *_wide(args), **kwargs)[0]
+    assert output is not None
+    ratio = rounding_ratio(kernel - output.array, np.hypot(np.hypot(output.summed, output.terms), output.array))
+    assert 0.02 < ratio < 1.6
+
+
+def _wide(value: Any) -> Any:
+    """The same numbers in float64."""
+    if isinstance(value, (list, tuple)):
+        return [_wide(part) for part in value]
+    return value.astype(np.float64) if isinstance(value, np.ndarray) else value

@@ -9,19 +9,22 @@ A test takes the fixture `torch`, whose Python is that of the environment with m
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from tensorflow_oracle import Array, Oracle, OracleError
+from training_side import HANG
 from vendor import VARIABLE
 
 
 def torch_python() -> str:
     """The Python that has PyTorch; skips the test without one, but not in CI."""
     path = os.environ.get(VARIABLE)
-    if path:
+    find = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+    if path and subprocess.run([path, "-c", find], check=False, timeout=HANG).returncode == 0:
         return path
     reason = f"{VARIABLE} names no Python with PyTorch"
     if os.environ.get("CI") == "true":
