@@ -439,21 +439,23 @@ def _invert(input: Any) -> Call:
     return _call("LogicalNot" if _is_bool(input) else "Invert", input)
 
 
+#: The largest finite numbers.
+_LARGEST = {
+    "float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
+}  # fmt: skip
+
+
 @api("nan_to_num")
 def _nan_to_num(input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Call:
     name = _type_name(input.dtype)
-    largest = {
-        "float16": 65504.0,
-        "bfloat16": 3.3895313892515355e38,
-        "float32": 3.4028234663852886e38,
-        "float64": 1.7976931348623157e308,
-    }.get(name)
-    if largest is None and None in (posinf, neginf):
+    largest = _LARGEST.get(name, inf)
+    if largest == inf and None in (posinf, neginf):
         raise NotComputedError("data_type", name="input", dtype=name)
     x = input.array
     y = np.where(np.isnan(x), 0.0 if nan is None else nan, x)
     y = np.where(x == inf, largest if posinf is None else posinf, y)
-    return _moved(input, np.where(x == -inf, -(largest or 0) if neginf is None else neginf, y))
+    return _moved(input, np.where(x == -inf, -largest if neginf is None else neginf, y))
 
 
 # --- activations ------------------------------------------------------------------------------------------------------
@@ -804,7 +806,7 @@ def _interpolate(
 
 
 @api("pad", "constant_pad_nd")
-def _pad(input: Any, pad: Sequence[int], mode: str | float = "constant", value: float | None = None) -> Call:
+def _pad(input: Any, pad: Sequence[int], mode: Any = "constant", value: Any = None) -> Call:
     if not isinstance(mode, str):  # constant_pad_nd has the value here
         mode, value = "constant", mode
     x = input.array
@@ -1432,7 +1434,7 @@ def _select(input: Any, dim: int, index: int) -> Call:
 
 @api("flip")
 def _flip(input: Any, *dims: Any, **named: Any) -> Call:
-    return _moved(input, np.flip(input.array, [int(axis) for axis in _flat(dims or tuple(named.values()))]))
+    return _moved(input, np.flip(input.array, tuple(int(axis) for axis in _flat(dims or tuple(named.values())))))
 
 
 @api("roll")
@@ -1603,7 +1605,7 @@ def _index(input: Any, indices: Any) -> Call:
 def _places_along(shape: Sequence[int], index: Array, axis: int) -> Array:
     """The places of elements whose index along an axis is told, as the last axis; checked against the shape."""
     check_size([*index.shape, len(shape)])
-    grid = list(np.indices(index.shape))
+    grid: list[Array] = list(np.indices(index.shape))
     grid[axis] = np.where(index < 0, index + shape[axis], index)
     return np.stack(grid, -1).astype(np.int64)
 
