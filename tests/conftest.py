@@ -25,6 +25,7 @@ from training_side import work as work
 from vendor import Vendor, find_vendor
 
 from precision_tool.lib.compare import scheduler
+from precision_tool.lib.messages.language import choose_language
 
 # Importing `tf_config` seeds what is random. Not in this process: its other tests want their own luck.
 os.environ["PRECISION_TOOL_SEED"] = "off"
@@ -44,6 +45,13 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     before = threading.active_count()
     monkeypatch.setattr(scheduler, "can_fork", lambda: threading.active_count() <= before)
+
+
+@pytest.fixture(autouse=True)
+def the_language_of_the_locale() -> Iterator[None]:
+    """A command that runs in this process may choose another language for as long as the process lasts."""
+    yield
+    choose_language("")
 
 
 @pytest.fixture(scope="session")

@@ -208,3 +208,14 @@ def test_a_variable_of_which_a_cast_flushed_some_elements_is_the_benchmarks(tmp_
     network = half_products(1.0).with_part("w", npu=weights, golden=weights).with_part("cast_w", wrong=flushed)
     verdict = verdict_of(network.write(tmp_path, inputs=False))
     assert (verdict.culprit, verdict.cause) == (None, Cause.NONE)
+
+
+def test_products_of_two_numbers_of_ten_bits_are_no_fault() -> None:
+    """A sum of one or two products has the error of a product; long ones, whose errors average out, tell less."""
+    x, y = np.random.default_rng(3).uniform(1, 2, (2, 1 << 12))
+
+    def in_ten_bits(values: Array) -> Array:
+        return np.asarray(np.rint(values * 2.0**9) / 2.0**9)
+
+    worst = float(np.abs(in_ten_bits(x) * in_ten_bits(y) / (x * y) - 1).max())
+    assert 2.0**-10 < worst < learn([]).tolerance(("MatMulV2",), "float32", Kind.MATRIX, "alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -295,3 +296,87 @@ def test_stacks_of_matrices_are_cut_on_both_sides() -> None:
     assert formula.unshaped().run(few)[0].array.shape == (2, 64, 48)
     one_matrix = {**inputs, 1: _numbers(1, 32, 48)}
     assert formula.batch_of(one_matrix) is None, "one matrix for all"
+
+
+# --- ops that are told numbers of each channel ------------------------------------------------------------------------
+
+
+def _batch_norm(op_type: str, shape: tuple[int, ...]) -> tuple[Formula, dict[int, Input], dict[int, Input]]:
+    """A part of a batch norm, and what a sound kernel puts out."""
+    channels, count = shape[-1], int(np.prod(shape[:-1]))
+    x = _numbers(*shape)
+    vectors = [_numbers(channels, dtype="float32") for _ in range(4)]
+    positive = Input(array=np.abs(vectors[3].array) + np.float32(0.5), dtype="float32")
+    if op_type == "BNTrainingReduceGrad":
+        given = [_numbers(*shape), x, *(replace(one, array=one.array * 30) for one in vectors[:2]), *vectors[2:3],
+                 vectors[3], positive]  # fmt: skip
+        results = 1
+    else:
+        rows = x.array.reshape(-1, channels).astype(np.float64)
+        sums = [Input(array=(rows**power).sum(0).astype(np.float32), dtype="float32") for power in (1, 2)]
+        given, results = [x, *sums, positive, vectors[1]], 5
+    stage = Stage(
+        name=op_type, op_type=op_type, args=tuple(Ref(slot) for slot in range(len(given))), attrs={"epsilon": 1e-5}
+    )
+    formula = Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(results)})
+    inputs = dict(enumerate(given))
+    true = formula.run({slot: one.in_doubles() for slot, one in inputs.items()})
+    dtypes = ["float16", *["float32"] * (results - 1)]
+    got = {
+        slot: Input(array=rounded_to(out.array, dtypes[slot]).astype(np.float32), dtype=dtypes[slot])
+        for slot, out in true.items()
+    }
+    assert got[0].array.size == count * channels
+    return formula, inputs, got
+
+
+@pytest.mark.parametrize("op_type", ["BNTrainingReduceGrad", "BNTrainingUpdateV3"])
+@pytest.mark.parametrize("shape", [(1, 60, 60, 32), (64, 8, 8, 64)])
+def test_parts_of_batch_norms_are_looked_at_line_by_line(
+    op_type: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many elements a channel has is that of all lines, and vectors as long as the batch are no rows of it."""
+    monkeypatch.setattr(in_blocks, "_BLOCK", 1 << 13)
+    formula, inputs, got = _batch_norm(op_type, shape)
+    found = right_in_blocks(formula, inputs, got, 0.0)
+    assert found is not None
+    assert [slot.size for slot in found] == [got[slot.slot].array.size for slot in found]
+    whole = misfit(got[0].array, formula.run({slot: one.in_doubles() for slot, one in inputs.items()})[0], "float16",
+                   formula.kind)  # fmt: skip
+    assert found[0].own == pytest.approx(whole.own, rel=1e-3)
+    assert found[0].rounding == pytest.approx(whole.rounding, rel=1e-3)
+    wide = {slot: one.in_doubles() for slot, one in inputs.items()}
+    true, made = formula.run(wide), run_in_blocks(formula, wide, got)
+    for slot, out in true.items():
+        np.testing.assert_allclose(made[slot].array.reshape(-1), out.array.reshape(-1), rtol=1e-12)
+    for slot in got:
+        array = got[slot].array.copy()
+        array.reshape(-1)[-1] += np.float32(1)
+        assert right_in_blocks(formula, inputs, {**got, slot: replace(got[slot], array=array)}, 0.0) is None
+
+
+# --- some channels ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op_type", ["BNTrainingReduce", "BNTrainingUpdateGrad"])
+def test_sums_of_some_channels_are_those_of_all(op_type: str) -> None:
+    x, channels = _numbers(2, 6, 5, 160), 160
+    vectors = [_numbers(channels, dtype="float32"), _numbers(channels, dtype="float32")]
+    vectors[1] = replace(vectors[1], array=np.abs(vectors[1].array) + np.float32(0.5))
+    given = [x] if op_type == "BNTrainingReduce" else [_numbers(2, 6, 5, 160), x, *vectors]
+    stage = Stage(name=op_type, op_type=op_type, args=tuple(Ref(slot) for slot in range(len(given))))
+    formula, inputs = Formula(stages=(stage,), outputs={0: Ref(0, 0), 1: Ref(1, 0)}), dict(enumerate(given))
+    got = {slot: Input(array=out.array, dtype="float32") for slot, out in formula.run(inputs).items()}
+    part = in_blocks.of_some_channels(formula, inputs, got, 75)
+    assert part is not None
+    few, some = part
+    made = formula.unshaped().run(few)
+    assert 32 <= some[0].array.size < 80
+    for slot in got:
+        np.testing.assert_allclose(made[slot].array, some[slot].array, rtol=1e-12)
+        assert got[slot].array[75] in some[slot].array
+    # An op with few channels, or with channels first, is looked at whole.
+    narrow = {slot: replace(tensor, array=tensor.array[..., :48]) for slot, tensor in inputs.items()}
+    assert in_blocks.of_some_channels(formula, narrow, {0: replace(got[0], array=got[0].array[:48])}, 0) is None
+    first = {slot: replace(tensor, layout="NCHW") for slot, tensor in inputs.items()}
+    assert in_blocks.of_some_channels(formula, first, got, 0) is None

@@ -70,11 +70,11 @@ class AtOnce(Executor):
 
 
 def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that all workers end together: large ops, before them what many others of its kind wait for."""
+    """So that all workers end together: large ops, before them what many others wait for that are fused alike."""
     large = spread._TASK_ELEMENTS
     sizes = [9, 5 * large, 3, 3 * large, 1, 2 * large, 2 * large]
     keys = ["a", "b", "c", "d", "e", "e", "e"]  # the small one of three of a kind shows how they are fused
-    ops = [Op(name=str(number), type="Add") for number in range(len(sizes))]
+    ops = [Op(name=str(number), type="Add", original_names=("a", "b")) for number in range(len(sizes))]
     order: list[tuple[int, bool]] = []
 
     def judged(
@@ -102,8 +102,8 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
 
 def handed_beside(running: list[spread._Task], ready: list[spread._Task], spare: int) -> list[int]:
     """The numbers of what is handed out of `ready` beside what runs, until all has to wait."""
-    plan = spread._Plan(list(ready))
-    one: Any = SimpleNamespace(_plan=plan, _elements_ahead=lambda task: task.nbytes, _spare=spare)
+    plan = spread._Plan(sorted(ready, key=lambda task: -task.nbytes))
+    one: Any = SimpleNamespace(_plan=plan, _spare=spare)
     handed: list[int] = []
     while (task := spread._Spread.next_task(one, running)) is not None:
         running.append(task)

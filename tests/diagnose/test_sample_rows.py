@@ -274,3 +274,17 @@ def _noting(function: Callable[..., bool], seen: list[bool]) -> Callable[..., bo
         return seen[-1]
 
     return noted
+
+
+def test_what_was_compared_element_by_element_need_not_be_read_again() -> None:
+    told = Compared.of([row("input:0", 0.0), row("output:0", 0.5)])
+    assert told.distances["op", "input:0"] == 0.0
+    assert told.distances["op", "output:0"] == 0.01
+    assert told.largest["op", "output:0"] == 5
+    # An error so small that its distance was rounded to zero is no equality, and a part tells nothing of the rest.
+    tiny = row("output:0", 1e-300)
+    assert tiny.metrics is not None
+    tiny = replace(tiny, metrics=replace(tiny.metrics, relative_euclidean_distance=0.0))
+    assert Compared.of([tiny]).distances["op", "output:0"] != 0.0
+    assert tiny.npu is not None
+    assert not Compared.of([replace(tiny, npu=replace(tiny.npu, count=50))]).distances

@@ -23,7 +23,10 @@ def multiply_in_one_thread() -> bool:
     with suppress(OSError, PrecisionToolError):  # no list of libraries, as on other systems
         loaded = {line.split()[-1] for line in read_text("/proc/self/maps").splitlines() if "blas" in line}
         for path in sorted(name for name in loaded if name.startswith("/")):
-            library = ctypes.CDLL(path)
+            try:
+                library = ctypes.CDLL(path)
+            except OSError:  # not of this process's kind
+                continue
             for name in _NAMES:
                 function = getattr(library, name, None)
                 if function is not None:

@@ -199,13 +199,16 @@ class TensorReader:
     def rows(self, pieces: Sequence[tuple[int, int]], count: int, dtype: np.dtype[Any] | type[np.generic]) -> Numbers:
         """Return the rows from `start` to `stop` of each piece, flat, of the `count` rows that the items fall into.
 
-        Only these are read of a tensor that lies in that order, or whose rows lie in a few runs.
+        Only these are read of a tensor that lies in that order, or whose rows lie in a few runs, and of one in blocks
+        whose rows are the lines of images.
         """
         per_row = self.size // count
         total = sum(stop - start for start, stop in pieces)
         values = np.empty(total * per_row, dtype)
         is_direct = values.dtype == self.dtype
-        if not self.is_flat and not self._rows_are_runs(count):
+        lines = self.logical_shape[1] if len(self.logical_shape) == 4 else 0
+        are_lines = lines > 1 and not self.is_flat and count == self.logical_shape[0] * lines
+        if not self.is_flat and not are_lines and not self._rows_are_runs(count):
             whole = self.whole(dtype).reshape(count, -1)
             return np.concatenate([whole[start:stop] for start, stop in pieces]).reshape(-1)
         place = 0
@@ -215,12 +218,26 @@ class TensorReader:
             items = part if is_direct else self._scratch.numbers(f"{self._name}.items", size, self.dtype)
             if self.is_flat:
                 self.read_flat(start * per_row, stop * per_row, items)
+            elif are_lines:
+                self._read_lines(start, stop, lines, items)
             else:
                 self.read_box(((start, stop), *((0, extent) for extent in self.logical_shape[1:])), items)
             if not is_direct:
                 part[...] = items
             place += size
         return values
+
+    def _read_lines(self, start: int, stop: int, lines: int, out: Numbers) -> None:
+        """Return lines of images, each of which has so many, that follow one another in logical order into `out`."""
+        per_line, place = prod(self.logical_shape[2:]), 0
+        while start < stop:
+            image, first = divmod(start, lines)
+            end = min(lines, first + stop - start)
+            size = (end - first) * per_line
+            rest = ((0, extent) for extent in self.logical_shape[2:])
+            self.read_box(((image, image + 1), (first, end), *rest), out[place : place + size])
+            place += size
+            start += end - first
 
     def _rows_are_runs(self, count: int) -> bool:
         """Return whether neighbouring rows along the first axis, which has `count` of them, lie in a few runs."""

@@ -381,6 +381,8 @@ class CandidateFormulas:
         self._kinds = Kinds(values.file)
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
+        #: Formulas of ops that are not fused by the id of the op: they remember the attributes that they asked for.
+        self._direct: dict[int, Formula] = {}
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
@@ -397,7 +399,10 @@ class CandidateFormulas:
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
-            yield direct(op, graph_slots)
+            formula = self._direct.get(id(op))
+            if formula is None:
+                formula = self._direct[id(op)] = direct(op, graph_slots)
+            yield formula
             return
         puts_out = self._script_outputs(op)
         shown = self._shown_chains(op, slots, op_inputs, puts_out)
@@ -559,8 +564,11 @@ class BenchmarkValues:
     def farthest(self, op: Op, got: Mapping[int, Input]) -> npt.NDArray[np.intp]:
         """Return the flat places of output 0 that are farthest from the benchmark's.
 
-        None where that has no such tensor.
+        None where that has no such tensor. Of an op that shows nothing new the comparison told the farthest one.
         """
+        place, size = self._values.compared.places.get((op.name, "output:0"), (0, 0))
+        if 0 in got and place < size == got[0].array.size:
+            return np.array([place], np.intp)
         golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
         if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
             return np.zeros(0, np.intp)

@@ -48,7 +48,7 @@ from precision_tool.lib.diagnose.overwritten_memory import (
     overwritten,
 )
 from precision_tool.lib.diagnose.plan import plan
-from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, recompute_ops, slot_of
+from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, recompute_closely, recompute_ops, slot_of
 from precision_tool.lib.diagnose.replay import Effect, effect_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
@@ -227,10 +227,11 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
-#: Ops that stand out and are recomputed by the precision of the device, in the order of execution.
+#: Ops that stand out and are recomputed by the precision of the device: first those that are off by much.
 _MAX_AGAIN = 24
-#: Wrong ops of which it is computed what their errors do to the end of the run.
-_MAX_EFFECTS, _EFFECT_SECONDS = 8, 6.0
+#: Wrong ops of which it is computed what their errors do to the end of the run, how long that may take at least, and
+#: beside what recomputing them all took.
+_MAX_EFFECTS, _EFFECT_SECONDS, _EFFECT_SHARE = 8, 2.0, 0.1
 #: The share of the final deviation from which on an op's error accounts for most of it.
 _EXPLAINS_MOST = 0.5
 #: An error below the second one in every element that changes no last tensor by more than the first is no fault: the
@@ -238,6 +239,8 @@ _EXPLAINS_MOST = 0.5
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: Kinds of ops that add up, with atomic additions on some devices.
 _ADDING_UP = (Kind.SUM, Kind.MATRIX, Kind.COMPOSITE)
+#: Two results that rounding explains differ by no more than so many times of it.
+_TWICE = 2.0
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed; without a benchmark other data, weights and random
@@ -308,12 +311,15 @@ def decide_run(
     """Return the verdict on one run. Progress is counted in ops; what `kept` has of it is not done again."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
+    start = time.monotonic()
     journal = kept.open(recomputer) if kept is not None else None
     judged = recompute_ops(recomputer, resources, is_first_look=True, journal=journal)
     judged = recomputer.recompute_guessed(judged)
     device = recomputer.device = learn(judged, subject.profile)
-    judged = judged_by_device(recomputer, device, judged, journal)
-    judged, effects = _with_effects(recomputer, judged)
+    judged = judged_by_device(recomputer, device, judged, resources, journal)
+    judged, effects = _with_effects(
+        recomputer, judged, max(_EFFECT_SECONDS, _EFFECT_SHARE * (time.monotonic() - start))
+    )
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
@@ -344,45 +350,54 @@ def decide_run(
 
 
 def judged_by_device(
-    recomputer: Recomputer, device: Device, judged: Sequence[OpResult], journal: JudgementJournal | None = None
+    recomputer: Recomputer,
+    device: Device,
+    judged: Sequence[OpResult],
+    resources: Resources = ALL_CORES,
+    journal: JudgementJournal | None = None,
 ) -> list[OpResult]:
     """Return the results with what the device's imprecision explains taken for right.
 
     What stands out is recomputed, as far as it may be named: what is off beyond that imprecision shows the mistake.
     """
-    results: list[OpResult] = []
-    left = _MAX_AGAIN
-    for result in judged:
+    results = list(judged)
+    apart: list[int] = []
+    for number, result in enumerate(judged):
         off = [slot for slot in result.slots if slot.beyond]
         if not off or result.state not in (State.WRONG, State.DOUBTFUL):
-            results.append(result)
-        elif all(device.explains(slot, result.how, result.name) for slot in off):
-            results.append(replace(result, state=State.RIGHT, is_imprecise=True, reason=None))
+            continue
+        if all(device.explains(slot, result.how, result.name) for slot in off):
+            results[number] = replace(result, state=State.RIGHT, is_imprecise=True, reason=None)
         else:
-            left -= 1
-            again = _recomputed(recomputer, result.op, journal) if left >= 0 else result
-            results.append(result if is_late(again) else again)
+            apart.append(number)
+    apart = sorted(sorted(apart, key=lambda number: (_is_inexact(judged[number]), number))[:_MAX_AGAIN])
+    ops = [judged[number].op for number in apart]
+    again = recompute_closely(recomputer, ops, resources, journal) if ops else []
+    for number, result in zip(apart, again, strict=True):
+        first = judged[number]
+        off = [slot for slot in first.slots if slot.beyond]
+        is_hidden = result.state is State.RIGHT and any(
+            device.is_structured(slot, first.how, first.name) for slot in off
+        )
+        results[number] = first if is_late(result) or is_hidden else result
     return results
 
 
-def _recomputed(recomputer: Recomputer, op: Op, journal: JudgementJournal | None) -> OpResult:
-    earlier = None if journal is None else journal.judged(op)
-    if earlier is not None:
-        return earlier
-    result = recomputer.recompute(op)
-    if journal is not None:
-        journal.keep(result)
-    return result
+def _is_inexact(result: OpResult) -> bool:
+    """Return whether an op is off by so little that its precision may be all that is wrong."""
+    return max(result.own, *(slot.imprecision for slot in result.slots)) < _SMALL
 
 
-def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[list[OpResult], dict[str, Effect]]:
+def _with_effects(
+    recomputer: Recomputer, judged: Sequence[OpResult], seconds: float
+) -> tuple[list[OpResult], dict[str, Effect]]:
     """Return the results, and by name what the own errors of the first wrong ops do to the end of the run.
 
     A small error that changes nothing there is an imprecision, and no fault; one beyond the device's imprecision that
     accounts for most of the final deviation is a fault, even where it is too small to be told from rounding by itself.
     """
     results, effects = list(judged), {}
-    deadline = time.monotonic() + _EFFECT_SECONDS
+    deadline = time.monotonic() + seconds
     wrong = [
         number for number, result in enumerate(results)
         if (result.state is State.WRONG and result.slots) or _is_beyond_device(result)
@@ -393,20 +408,22 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
         if effect is None:
             continue
         imprecision = max(slot.imprecision for slot in result.slots)
-        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
-        if effect.is_whole and effect.change < _NO_EFFECT and is_small:
+        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_no_imprecision, result.slots))
+        explains_most = effect.explained is not None and effect.explained >= _EXPLAINS_MOST
+        if effect.is_whole and effect.change < _NO_EFFECT and is_small and not explains_most:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
         elif result.state is State.WRONG:
             effects[result.name] = effect
-        elif effect.explained is not None and effect.explained >= _EXPLAINS_MOST:
+        elif explains_most:
             results[number] = replace(result, state=State.WRONG)
             effects[result.name] = effect
     return results, effects
 
 
-def _is_misrounded(slot: SlotResult) -> bool:
-    """Return whether an output is not rounded as it should be, which is a fault however little it does."""
-    return slot.places is not None and slot.places.mistake in OF_ROUNDING
+def _is_no_imprecision(slot: SlotResult) -> bool:
+    """Return whether an output is not rounded as it should be, or was to be moved only: a fault, however little."""
+    is_misrounded = slot.places is not None and slot.places.mistake in OF_ROUNDING
+    return is_misrounded or (slot.kind is Kind.EXACT and slot.beyond > 0)
 
 
 def _is_beyond_device(result: OpResult) -> bool:
@@ -461,12 +478,15 @@ def _is_fed_elsewhere(result: OpResult) -> bool:
 def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVerdict) -> RunVerdict | None:
     """Return the verdict where no run computes wrong, and an op computes differently in two; None if there is none.
 
-    Not an op that adds up and is right in both, `clean` and `others`: the order of its sums may be another every time.
+    Not an op that adds up, is right in both, `clean` and `others`, and differs by rounding: the order of its sums may
+    be another every time. Nor one that draws random numbers, which the benchmark tells of.
     """
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
-    right = _right_sums(clean) & _right_sums(others)
+    again = _rounding_of_sums(others)
+    allowed = {key: _TWICE * max(size, again[key]) for key, size in _rounding_of_sums(clean).items() if key in again}
+    ignored = {op.name for op in values.ops if is_random(op)}
     their_values = RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps)
-    difference = first_unsteady(values, their_values, right)
+    difference = first_unsteady(values, their_values, allowed, ignored)
     if difference is None:
         return None
     facts = (
@@ -488,11 +508,11 @@ def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVer
     return replace(clean, verdict=verdict)
 
 
-def _right_sums(run: RunVerdict) -> set[str]:
-    """Return the names of the ops of a run that are right and add up."""
+def _rounding_of_sums(run: RunVerdict) -> dict[tuple[str, int], float]:
+    """Return what rounding makes of the outputs of ops that are right and add up, by name and slot."""
     return {
-        item.name for item in run.ops
-        if item.state is State.RIGHT and any(slot.kind in _ADDING_UP for slot in item.slots)
+        (item.name, slot.slot): slot.rounding for item in run.ops for slot in item.slots
+        if item.state is State.RIGHT and slot.kind in _ADDING_UP
     }  # fmt: skip
 
 
@@ -505,7 +525,8 @@ def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
         if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
             continue
         for index in range(max(len(op.output_descs), 1)):
-            divergence = divergence_of(values, Root(op, index))
+            root = Root(op, index)
+            divergence = divergence_of(values, root) if not values.is_the_benchmarks(root) else None
             if divergence is not None:
                 divergences.append(replace(divergence, root=Root(judged.ops[values.order[id(op)]], index)))
     return divergences

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from precision_tool.lib.diagnose.error_shape import APPROXIMATED, MEAN_SQUARE, OF_ROUNDING, UNIT, Misfit
+from precision_tool.lib.diagnose.error_shape import APPROXIMATED, MEAN_SQUARE, OF_ROUNDING, UNIT, Misfit, Mistake
 from precision_tool.lib.diagnose.formulas import Formula
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.model.documents import NOT_STORED
@@ -24,11 +24,12 @@ from precision_tool.lib.ops.base import Doubles, Input, Kind
 
 #: Relative error up to which the vendor accepts a kernel, by type of its output.
 ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
-#: Of a type without peers, what a kernel made of approximated functions may be off by: twice what is accepted in half
-#: precision, since the vector unit's own functions do not reach that either, whatever the type.
-_ALONE = 2.0**-9
-#: Two inputs in float32 that the matrix unit rounds to 10 bits, as it does in HF32 on some products.
-_NARROWED = 2 * 2.0**-11
+#: What a kernel made of approximated functions may be off by, however exact its peers are, which read other values:
+#: twice what is accepted in half precision, since the vector unit's own functions miss that too, whatever the type.
+_FUNCTIONS = 2.0**-9
+#: Two inputs that the matrix unit rounds to 10 bits, each by up to 2**-10 of it, as it does in HF32 on some products.
+#: Of sums of few products that is what an element may be off by; of long ones it averages out.
+_NARROWED = 2 * 2.0**-10
 #: No device is taken to be less precise than this: an error of all ops of a type may be a fault.
 _LARGEST = 2.0**-8
 #: An op stands out if it is so many times as far off as its middle peer, of which it has at least so many.
@@ -36,6 +37,10 @@ _TIMES, _PEERS = 4.0, 3
 _HALF = ("float16", "bfloat16")
 #: Kinds of ops of which a kernel is made of approximated functions or sums of its own.
 _APPROXIMATING = (Kind.APPROXIMATE, Kind.COMPOSITE, Kind.SUM)
+#: Mistakes of which every element is right, elsewhere, or none was written.
+_MISPLACED = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO)
+#: Fewer elements do not tell a factor, nor do some of many: those that are off beside a zero may have one.
+_MIN_SCALED, _ALL_OVER = 8, 0.9
 #: A device flushes subnormal numbers if it puts out so few of them beside those that it flushed.
 _FLUSHES = 0.05
 #: Values of a type that a profile keeps.
@@ -209,14 +214,20 @@ class Device:
         """
         if kind is Kind.EXACT or dtype not in UNIT:
             return 0.0
-        least = max(ACCEPTED[dtype], _ALONE) if kind in _APPROXIMATING else ACCEPTED[dtype]
+        least = max(ACCEPTED[dtype], _FUNCTIONS) if kind in _APPROXIMATING else ACCEPTED[dtype]
         if kind is Kind.MATRIX:
             # The matrix unit multiplies half precision exactly and adds up in float32; only float32 may be narrowed.
             least = 0.0 if dtype in _HALF else _NARROWED
         peers = self._of((_joined(how), dtype), name)
         if len(peers) < _PEERS:
             family = _APPROXIMATING if kind in _APPROXIMATING else (kind,)
-            relatives = [value for key, other in self.kinds.items() if other in family for value in self._of(key, name)]
+            is_half = dtype in _HALF
+            relatives = [
+                value for key, other in self.kinds.items()
+                # What float32 products lose as their inputs are narrowed tells nothing of those in half precision.
+                if other in family and (kind is not Kind.MATRIX or (key[1] in _HALF) is is_half)
+                for value in self._of(key, name)
+            ]  # fmt: skip
             middle = quantiles(relatives, n=4)[2] if len(relatives) >= _PEERS else 0.0
         else:
             middle = median(peers)
@@ -228,7 +239,12 @@ class Device:
             return False
         if slot.places is not None and slot.places.mistake in OF_ROUNDING:
             return False
-        return slot.imprecision <= self.tolerance(how, slot.dtype, slot.kind, name)
+        tolerance = self.tolerance(how, slot.dtype, slot.kind, name)
+        return slot.imprecision <= tolerance and not _is_structured(slot, tolerance)
+
+    def is_structured(self, slot: SlotResult, how: Sequence[str], name: str) -> bool:
+        """Return whether an output is off in a way that no imprecision is, however small it is beside its size."""
+        return _is_structured(slot, self.tolerance(how, slot.dtype, slot.kind, name))
 
     def _of(self, key: Key, name: str) -> list[float]:
         values = [value for other, value in self.imprecisions.get(key, {}).items() if other != name]
@@ -237,6 +253,19 @@ class Device:
                 if (entry.op_type, entry.dtype) == key:
                     values += entry.imprecisions
         return values
+
+
+def _is_structured(slot: SlotResult, tolerance: float) -> bool:
+    """Return whether the right values stand in wrong places, are times one factor, or none was written.
+
+    Sums that cancel are small beside what was added up, so that even zero may be within the tolerance.
+    """
+    places = slot.places
+    if places is None or slot.flushed == slot.beyond:
+        return False
+    most = max(_MIN_SCALED, _ALL_OVER * places.size)
+    is_scaled = places.factor is not None and abs(places.factor - 1) > tolerance and places.wrong >= most
+    return places.mistake in _MISPLACED or is_scaled
 
 
 def learn(judged: Sequence[OpResult], profile: DeviceProfile | None = None) -> Device:

@@ -34,6 +34,8 @@ _NARROW = ((8, 2.0**-8), (11, 2.0**-11))
 _MIN_ELEMENTS = 8
 #: Relative closeness of two values that are the same but for rounding, in units of the last place.
 _UNITS = 16.0
+#: Values that have moved differ by so many times that, as a rule.
+_MOVED = 4.0
 #: Fewer wrong elements do not tell a constant that was added to them.
 _MIN_ADDED_TO = 4
 
@@ -131,6 +133,13 @@ def _close(y: Doubles, f: Doubles, unit: float, wrong: int | None = None) -> boo
     return bool(near.size - np.count_nonzero(near) <= (1 - _EXPLAINED) * (near.size if wrong is None else wrong))
 
 
+def _is_near(x: Doubles, t: Doubles, unit: float) -> bool:
+    """Return whether most values are off by little more than what counts as equal, as no other values would be."""
+    size = sqrt(float(np.mean(np.square(t))))
+    off = np.abs(x - t) / (np.abs(t) + size) if size else np.zeros(1)
+    return float(np.median(off)) <= _MOVED * _UNITS * unit
+
+
 def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> dict[str, Any] | None:
     """Return the order in which every right value is there; the elements at `where` are off where they stand.
 
@@ -141,6 +150,8 @@ def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> 
         return None  # too near to have moved
     if not _close(np.sort(flat[where]), np.sort(f.reshape(-1)[where]), unit):
         return None
+    if _is_near(flat[where], f.reshape(-1)[where], unit):
+        return None  # in order of size also what is off by a little everywhere is the same
     for axis, steps in _steps(f.shape):
         if _close(flat, np.roll(f, steps, axis).reshape(-1), unit, wrong):
             return {"mistake": Mistake.SHIFTED, "axis": axis, "steps": steps}
@@ -182,7 +193,8 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
     squares = float(t @ t)
     if squares and (where.size > 1 or flat.size == 1):
         factor = float(x @ t) / squares
-        if factor and _close(x, factor * t, unit):
+        # Where the bounds are wide, also what is off by anything is close: the factor has to take the error away.
+        if factor and _close(x, factor * t, unit) and 2 * norm(x - factor * t) <= norm(x - t):
             return shape_fields | {"mistake": Mistake.SCALED, "factor": factor}
     added = _added(x, t, unit)
     if added is not None:
@@ -440,16 +452,19 @@ def misfit(
     inner: Doubles | None = None,
     tolerance: float = 0.0,
     flushes: bool = False,
+    is_update: bool = False,
 ) -> Misfit:
     """Compare an output with the true one.
 
     `noise` is the inner rounding of an element apart from `out`'s, `inner` its size inside a chain, `tolerance` the
-    imprecision of the device, over that; it may flush subnormal numbers to zero if it `flushes`. All may be of any
-    shape of as many elements. Where the true result is not finite nothing is compared; beyond the range of the type
+    imprecision of the device, over that; it may flush subnormal numbers to zero if it `flushes`. Of an output that
+    `is_update` the last addition is exact, and the imprecision that of the step. All may be of any shape of as many
+    elements. Where the true result is not finite nothing is compared; beyond the range of the type
     neither (`over`).
     """
     fit = _misfit(
-        got, out, dtype, kind, u_in=u_in, noise=noise, inner=inner, tolerance=tolerance, flushes=flushes
+        got, out, dtype, kind, u_in=u_in, noise=noise, inner=inner, tolerance=tolerance, flushes=flushes,
+        is_update=is_update,
     )  # fmt: skip
     if out.length < 2 or noise is not None or not fit.slack or not fit.bad.any():
         return fit
@@ -509,6 +524,7 @@ def _misfit(
     tolerance: float = 0.0,
     flushes: bool = False,
     sigma: Doubles | None = None,
+    is_update: bool = False,
 ) -> Misfit:
     """Compare as `misfit` does, with another rms of rounding than `sigma_of` if it is given."""
     with np.errstate(all="ignore"):
@@ -545,25 +561,38 @@ def _misfit(
         if dtype not in UNIT:  # integers and bools are right or wrong
             slack = 0.0
             ratio = np.where(ratio > 0, inf, 0.0)
-        total = size_of(out) if inner is None else np.maximum(size_of(out), inner)
+        total = _step_of(out) if is_update else size_of(out)
+        if inner is not None:
+            total = np.maximum(total, inner)
         exact_share = _exact_share(ratio, compared)
         misrounded = np.zeros(true.shape, np.bool_)
         is_rounded_once = noise is None and kind in _ROUNDED_ONCE and dtype in SMALLEST_NORMAL
         if is_rounded_once and float(ratio.max(initial=0.0)) > NEAREST:
             misrounded = _misrounded(y, true, dtype, kind, compared & ((ratio > 0) | (y == true)))
-        allowed = ratio
+        allowed, is_doubtful = ratio, False
         if tolerance and dtype in UNIT:
-            beyond = off - tolerance * total
-            allowed = np.where(beyond <= 0, 0.0, np.where(np.isnan(beyond), ratio, ratio * (beyond / off)))
+            allowed = _beyond(off, ratio, tolerance * total)
+            is_doubtful = not _beyond(off, ratio, DOUBT * tolerance * total)[ratio > DOUBT * slack].any()
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
             allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)
         excess = float(allowed.max(initial=0.0))
+        if is_doubtful:
+            excess = min(excess, DOUBT * slack)
     return Misfit(
         got=y, true=true, sigma=sigma, ratio=ratio, bad=(allowed > slack) | misrounded, over=over, compared=compared,
         slack=slack, size=total, smallest=smallest, exact_share=exact_share,
         excess=excess / slack if slack else excess,
     )  # fmt: skip
+
+
+def _beyond(off: Doubles, ratio: Doubles, allowed: Doubles) -> Doubles:
+    """Return how many times its rounding each error is beyond what is allowed for the device.
+
+    Infinity less anything is all of it, and inf / inf is NaN, which no bound finds wrong.
+    """
+    beyond = off - allowed
+    return np.where(beyond <= 0, 0.0, np.where(np.isfinite(beyond), ratio * (beyond / off), ratio))
 
 
 def _exact_share(ratio: Doubles, compared: Flags) -> float:
@@ -582,6 +611,15 @@ def size_of(out: Output) -> Doubles:
             squares = squares + np.square(np.asarray(part, np.float64))
     result: Doubles = np.sqrt(squares).reshape(-1)
     return result
+
+
+def _step_of(out: Output) -> Doubles:
+    """Return the same for what is added last, which is rounded as any sum of two numbers is.
+
+    Of var − step the size has the square of the result twice: for itself, and as what was rounded last (`Tracked`).
+    """
+    squares: Doubles = np.square(size_of(out)) - 2 * np.square(np.asarray(out.array, np.float64)).reshape(-1)
+    return np.sqrt(np.maximum(squares, 0.0))
 
 
 def _spacing(values: Doubles, unit: float) -> Doubles:

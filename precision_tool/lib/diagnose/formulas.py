@@ -74,6 +74,8 @@ class Stage:
     args: tuple[Ref | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     output_specs: tuple[OutputSpec, ...] = ()
+    #: Rows that the op has in all, where it takes some of them; 0 for all.
+    rows: int = 0
 
     @property
     def input_slots(self) -> set[int]:
@@ -207,12 +209,30 @@ class Formula:
             slots |= {slot for slot, array in used.items() if array.ndim == rank and array.shape[0] == rows}
         return Batch(rows, frozenset(slots))
 
-    def unshaped(self) -> Formula:
-        """Return the same without the shapes that the graph says of its results, for a part of a batch."""
+    def by_channel(self, inputs: Mapping[int, Input]) -> Batch | None:
+        """Return the batch of an op that is told some numbers of each channel beside it; None for any other.
+
+        Of its outputs those have the rows that have the shape of its first input.
+        """
+        (stage, *others) = self.stages
+        ref = stage.args[0] if stage.args else None
+        if others or self.lent or stage.op_type not in _BY_CHANNEL or ref is None or ref.slot not in inputs:
+            return None
+        shape = inputs[ref.slot].array.shape
+        if len(shape) < 2:
+            return None
+        return Batch(shape[0], frozenset(slot for slot, tensor in inputs.items() if tensor.array.shape == shape))
+
+    def unshaped(self, rows: int = 0) -> Formula:
+        """Return the same without the shapes that the graph says of its results, for a part of a batch of `rows`."""
         stages = []
         for stage in self.stages:
             open_shapes = tuple(replace(request, shape=None) for request in stage.output_specs)
-            stages.append(replace(stage, output_specs=open_shapes, attrs=_Remembered(stage.attrs)))
+            rows_in_all = stage.rows or rows
+            attrs = stage.attrs if isinstance(stage.attrs, _Remembered) else _Remembered(stage.attrs)
+            stages.append(
+                replace(stage, output_specs=open_shapes, attrs=attrs, rows=rows_in_all)
+            )  # fmt: skip
         return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
@@ -262,6 +282,11 @@ _STACKS = frozenset({"BatchMatMul", "BatchMatMulV2"})
 ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2"})
 #: With stacks of matrices, of which the second input has them too.
 _ROWS_FIRST = ROWS_FIRST | _STACKS
+#: Parts of batch norms that are given the sums over the batch, so that each image can be computed alone.
+_BY_CHANNEL = frozenset({
+    "BNTrainingUpdate", "BNTrainingUpdateV2", "BNTrainingUpdateV3", "BN3DTrainingUpdate", "BNTrainingReduceGrad",
+    "BN3DTrainingReduceGrad", "BNInfer", "BNInferGrad",
+})  # fmt: skip
 _TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x")
 
 
@@ -276,8 +301,9 @@ def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:
 
 def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
     return Call(
-        op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.output_specs
-    )
+        op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.output_specs,
+        rows=stage.rows,
+    )  # fmt: skip
 
 
 def run_stage(
@@ -347,8 +373,9 @@ def direct(op: Op, slots: Mapping[int, int]) -> Formula:
     args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
     count = max(len(op.output_descs), 1)
     stage = Stage(
-        name=op.name, op_type=op.type, args=args, attrs=_attributes(op), output_specs=output_specs_of(op.output_descs)
-    )
+        name=op.name, op_type=op.type, args=args, attrs=_Remembered(_attributes(op)),
+        output_specs=output_specs_of(op.output_descs),
+    )  # fmt: skip
     return Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(count)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite, prod, sqrt
+from math import isfinite, isnan, nan, prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -56,6 +56,10 @@ class Compared:
     figures: Mapping[tuple[str, str], Figures] = field(default_factory=dict, repr=False)
     places: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict, repr=False)
     unread: tuple[str, ...] = ()
+    #: Relative Euclidean distances of tensors whose every element was compared; 0.0 only where all are equal.
+    distances: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
+    #: The largest absolute values of the benchmark's tensors that these were held against.
+    largest: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Compared:
@@ -64,6 +68,8 @@ class Compared:
         figures: dict[tuple[str, str], Figures] = {}
         places: dict[tuple[str, str], tuple[int, int]] = {}
         unread: dict[str, None] = {}
+        distances: dict[tuple[str, str], float] = {}
+        largest: dict[tuple[str, str], float] = {}
         for row in rows:
             if row.status == Status.UNREADABLE:
                 unread[row.op_name] = None
@@ -83,17 +89,32 @@ class Compared:
             figures_of_row = _figures(row)
             if figures_of_row is not None:
                 figures[row.op_name, row.slot] = figures_of_row
+                distances[row.op_name, row.slot] = _distance(row.metrics)
+            if row.golden is not None and not _is_in_part(row):
+                largest[row.op_name, row.slot] = max(abs(row.golden.minimum), abs(row.golden.maximum))
         quiet = {
             name for name, slots in errors.items()
             if "output" in slots and slots["output"] <= _ROUNDED + _TIMES_FED * slots.get("input", 0.0) < float("inf")
         }  # fmt: skip
         places = {key: place for key, place in places.items() if key[0] in quiet}
-        return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
+        return cls(
+            quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread), distances=distances,
+            largest=largest,
+        )  # fmt: skip
 
     def is_same(self, key: tuple[str, str], other: tuple[str, str]) -> bool:
         """Return whether two tensors were held against the same one of the benchmark, and every figure is the same."""
         own = self.figures.get(key)
         return own is not None and own == self.figures.get(other)
+
+
+def _distance(metrics: Metrics | None) -> float:
+    """Return the relative distance of two tensors; not 0 where an element differs, NaN where it is not known."""
+    if metrics is None or isnan(metrics.max_absolute_error):
+        return nan
+    if not metrics.max_absolute_error:
+        return 0.0
+    return metrics.relative_euclidean_distance or nan
 
 
 def _is_in_part(row: Row) -> bool:
@@ -155,6 +176,8 @@ class Rows:
     pieces: tuple[tuple[int, int], ...]
     is_flat: bool = False
     inputs: frozenset[int] = field(default=frozenset(), compare=False)
+    #: Whether rows are the lines of images: those along the first two of four axes.
+    are_lines: bool = False
 
     @property
     def chosen(self) -> int:
@@ -168,12 +191,22 @@ class Rows:
 
     def are_in(self, shape: tuple[int, ...]) -> bool:
         """Return whether a tensor of this shape has as many rows."""
+        if self.are_lines:
+            return len(shape) == 4 and prod(shape[:2]) == self.count
         return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of these rows of a tensor that has them, and is not taken flat."""
+        return (self.chosen, 1, *shape[2:]) if self.are_lines else (self.chosen, *shape[1:])
 
     def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return these rows of an array of as many rows; any other array as it is."""
         if self.is_flat:
             return array.reshape(self.count, -1)[self.numbers].reshape(-1)
+        if self.are_lines:
+            if not self.are_in(array.shape):
+                return array
+            return array.reshape(self.count, 1, *array.shape[2:])[self.numbers]
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
@@ -529,8 +562,8 @@ class RunValues:
         named = desc.origin_layout if desc is not None else None
         shape = desc.origin_shape if desc is not None else None
         array, layout = self._read(tensor, named, shape, stored, rows)
-        if rows is not None and shape is not None and shape[:1] == (rows.count,) and array.shape[:1] == (rows.chosen,):
-            shape = (rows.chosen, *shape[1:])
+        if rows is not None and shape is not None and rows.are_in(shape) and array.shape[:1] == (rows.chosen,):
+            shape = rows.shape_of(shape)
         if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
             array = array.reshape(shape)
         array = array if rows is None else rows.of(array)
@@ -586,6 +619,14 @@ class RunValues:
         """
         read = slot.op.name, f"input:{slot.index}"
         return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
+
+    def is_the_benchmarks(self, root: Root) -> bool:
+        """Return whether the comparison showed that a copy of a tensor is the benchmark's, every element of it."""
+        distances = self.compared.distances
+        if distances.get((root.op.name, f"output:{root.index}")) == 0.0:
+            return True
+        readers = self.readers.get(root.key, ())
+        return any(distances.get((slot.op.name, f"input:{slot.index}")) == 0.0 for slot in readers)
 
     def _opens_parts(self, tensor: Tensor) -> StoredFile:
         """Return the same for a tensor of which only some rows are read."""
@@ -677,7 +718,7 @@ def read_values(
             kind = _kind(data_type, is_narrow=stored and reader.dtype == np.float32)
             if rows is not None and not data_type.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
-                order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
+                order = (-1,) if rows.is_flat else rows.shape_of(order)
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:

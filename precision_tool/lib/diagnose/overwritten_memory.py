@@ -137,11 +137,14 @@ class Unsteady:
     distance: float
 
 
-def first_unsteady(values: RunValues, other: RunValues, right: Collection[str] = ()) -> Unsteady | None:
+def first_unsteady(
+    values: RunValues, other: RunValues, allowed: Mapping[tuple[str, int], float], ignored: Collection[str]
+) -> Unsteady | None:
     """Return the first op in execution order that computes differently in two runs, from the very same inputs.
 
-    Ops that are `right` in both are passed over. Where dump files hold outputs only, inputs are what their producers
-    put out. A variable that no file has counts as the same where all variables that both runs show are.
+    Outputs, by op and slot, may be as far apart as is `allowed`; some ops are `ignored`. Where dump files hold outputs
+    only, inputs are what their producers put out. A variable that no file has counts as the same where all variables
+    that both runs show are.
     """
     twins = {op.name: op for op in other.ops}
 
@@ -149,7 +152,7 @@ def first_unsteady(values: RunValues, other: RunValues, right: Collection[str] =
     for op in values.ops:
         twin = twins.get(op.name)
         dump, other_dump = values.dumped(op), None if twin is None else other.dumped(twin)
-        if op.name in right or twin is None or twin.type != op.type:
+        if op.name in ignored or twin is None or twin.type != op.type:
             continue
         if dump is None or other_dump is None or not dump.outputs:
             continue
@@ -161,7 +164,7 @@ def first_unsteady(values: RunValues, other: RunValues, right: Collection[str] =
             for slot in sorted(dump.outputs):
                 x, y = _flat(values, dump.outputs[slot]), _flat(values, other_dump.outputs[slot])
                 unsteady = None if x is None or y is None else _unsteady(op, slot, x, y)
-                if unsteady is not None:
+                if unsteady is not None and unsteady.distance > allowed.get((op.name, slot), 0.0):
                     return unsteady
     return None
 

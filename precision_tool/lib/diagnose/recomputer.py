@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -73,9 +74,12 @@ from precision_tool.lib.diagnose.op_values import (
     spread,
 )
 from precision_tool.lib.diagnose.sampling import (
+    SUMS,
+    as_sampled,
     is_looked_at,
     narrowing,
     odd_rows,
+    of_some_channels,
     right_by_sample,
     right_in_blocks,
     run_in_blocks,
@@ -91,6 +95,7 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Doubles, Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.ops.op_arguments import distinct
+from precision_tool.lib.ops.optimizers import updated_inputs
 
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
@@ -215,6 +220,16 @@ NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
 #: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
 #: recomputed whole where these are wrong.
 _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
+#: Elements of an output from which on a product that is off is looked at in part first, however little it multiplies.
+_LARGE_OUTPUT = 1 << 20
+
+
+#: Terms that are long sums at least.
+_MANY = 16
+
+
+#: Reasons that hang on which inputs an op has, and on nothing else.
+_OF_CONNECTIONS = ("reason.inputs_expected", "reason.not_connected")
 
 
 class _NotLightError(Exception):
@@ -244,6 +259,8 @@ class Recomputer:
         #: Whether a large op that is wrong on a sample is judged by that alone: what stands out beside the others is
         #: recomputed whole afterwards.
         self.is_first_look = False
+        #: Why ops of a type with certain inputs cannot be recomputed: nothing of others needs to be read.
+        self._unconnected: dict[tuple[object, ...], Message] = {}
         #: The op that was sampled last, by which formula, and what that gave.
         self._tried: tuple[Op | None, Formula | None, OpResult | None] = (None, None, None)
         #: Every op that computes something, in the order in which they ran.
@@ -313,6 +330,8 @@ class Recomputer:
             raise
         except (NotComputedError, NoValueError) as error:
             result = replace(base, reason=error.reason)
+            if error.reason.kind in _OF_CONNECTIONS and not is_fused(op):
+                self._unconnected[self._connections(op)] = error.reason
         except PrecisionToolError as error:
             result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
         except MemoryError:
@@ -321,6 +340,10 @@ class Recomputer:
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             result = replace(base, reason=failed)
         return replace(result, seconds=time.monotonic() - start)
+
+    def _connections(self, op: Op) -> tuple[object, ...]:
+        """Return what tells an op of which a formula says that inputs are missing from others of its type."""
+        return op.type, is_fused(op), *(slot.index for slot in self.values.input_slots(op))
 
     # --- what it was fed, and what it put out ---
 
@@ -424,12 +447,56 @@ class Recomputer:
         self._tried = (base.op, formula, sampled)
         return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
+    def _some_channels(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
+        """Return the judgement of quiet sums by some of the channels, if these are right; None for any other op."""
+        formula = next(self.candidates.without_search(base.op, op_inputs), None)
+        place, size = self.values.compared.places.get((base.op.name, "output:0"), (0, 0))
+        is_compared = 0 in got and place < size == got[0].array.size
+        part = of_some_channels(formula, op_inputs.inputs, got, place) if formula is not None and is_compared else None
+        if formula is None or part is None:
+            return None
+        try:
+            judged = self._whole(_with_finite_inputs(base, part[0]), formula.unshaped(), *part)
+        except FORMULA_ERRORS:
+            return None
+        return replace(judged, slots=as_sampled(judged.slots, got)) if judged.state is State.RIGHT else None
+
+    def _off_at_places(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
+        """Return the judgement of a large product that is off in a sample of its elements; None for any other op.
+
+        What is held beside the benchmark, and shows the mistake, is what stands out: by a look at all of it.
+        """
+        op = base.op
+        if is_fused(op):
+            return None
+        inputs = op_inputs.inputs
+        formula = next(self.candidates.without_search(op, op_inputs), None)
+        if formula is None or not formula.is_certain or formula.lent:
+            return None
+        try:
+            work = formula.work(inputs)
+            if work <= _SAMPLED_FROM and max(tensor.array.size for tensor in got.values()) < _LARGE_OUTPUT:
+                return None
+            of, other, part = self._tried
+            if of is not op or other is None or not other.is_same(formula):
+                part = self._sampled(_with_finite_inputs(base, inputs), formula, inputs, got, work)
+        except FORMULA_ERRORS:
+            return None
+        if part is None or not part.is_sampled or not part.finite_inputs:
+            return None
+        is_finite = not any(slot.nans or slot.not_finite or slot.overflowed for slot in part.slots)
+        return part if is_finite and any(slot.beyond for slot in part.slots) else None
+
     def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
+        unconnected = self._unconnected.get(self._connections(op)) if self._unconnected else None
+        if unconnected is not None:
+            return replace(base, reason=unconnected)
         if op.name in self.values.compared.quiet:
-            right = right_by_sample(self.values, self.candidates, base)
+            closer = partial(self._few_rows, base) if self.is_first_look else None
+            right = right_by_sample(self.values, self.candidates, base, closer)
             if right is not None:
                 return right
         outputs = self.outputs(op)
@@ -451,13 +518,23 @@ class Recomputer:
         if unknown:
             return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
         base = replace(base, from_elsewhere=tuple(sorted(op_inputs.elsewhere.items())))
-        right = self._right(base, op_inputs, got)
+        # Long sums are judged closely at once, which takes no more than summing up: chains of additions are tried.
+        is_sum = op.type in SUMS and not is_fused(op) and _adds_many(op_inputs.inputs, got)
+        right = self._right(base, op_inputs, got) if not is_sum else None
         if right is not None:
             return right
-        if lightly:
+        off = self._off_at_places(base, op_inputs, got) if self.is_first_look else None
+        if off is not None:
+            return off
+        if lightly and not is_sum:
             raise _NotLightError
+        if is_sum and self.is_first_look and op.name in self.values.compared.quiet:
+            part = self._some_channels(base, op_inputs, got)
+            if part is not None:
+                return part
         base = _with_finite_inputs(base, op_inputs.inputs)
-        op_inputs.widen()
+        if not is_sum:
+            op_inputs.widen()
         got = {slot: value.in_doubles() for slot, value in got.items()}
         return self._by_formulas(base, op_inputs, got)
 
@@ -602,6 +679,20 @@ class Recomputer:
         slots = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(slots))
 
+    def _few_rows(
+        self, base: OpResult, part: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
+        """Return the judgement of a quiet op that is not plainly right by some rows; None if it is more than inexact.
+
+        How far it is off shows in them, and whether that is the device's imprecision is told when all are judged.
+        """
+        wide = {slot: tensor.in_doubles() for slot, tensor in inputs.items()}
+        judged = self._whole(
+            _with_finite_inputs(base, wide), part, wide, {slot: tensor.in_doubles() for slot, tensor in got.items()}
+        )
+        is_finite = not any(slot.nans or slot.not_finite or slot.overflowed for slot in judged.slots)
+        return judged if judged.finite_inputs and is_finite else None
+
     def _split(
         self, result: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
@@ -621,6 +712,7 @@ class Recomputer:
         kind = formula.kind
         u_in = narrowing(formula, inputs)
         is_chain = len(formula.stages) > 1
+        is_update = not is_chain and bool(updated_inputs(formula.stages[0].op_type))
         inside = type_inside(formula, inputs)
         noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if is_chain else {}
         inner: dict[int, Doubles] = {}
@@ -639,7 +731,7 @@ class Recomputer:
                     raise error
                 other_size = other_size or error
                 continue  # a small output says nothing of a large one
-            fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+            fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot), is_update=is_update)
             if fit.bad.any() and is_chain and not inner:
                 inner = noise_between(true, run_in_blocks(formula, inputs, got, IMPRECISE_INSIDE))
                 inner = {number: size / IMPRECISION for number, size in inner.items()}
@@ -647,7 +739,7 @@ class Recomputer:
             if fit.bad.any() and (is_chain or self.device is not None):
                 fit = misfit(
                     have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot), inner=inner.get(slot),
-                    tolerance=tolerance, flushes=flushes,
+                    tolerance=tolerance, flushes=flushes, is_update=is_update,
                 )  # fmt: skip
             if fit.bad.any() and is_chain and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
@@ -694,6 +786,12 @@ class Recomputer:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
+def _adds_many(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
+    """Return whether an op's results are few beside what it adds up."""
+    sizes = [sum(tensor.array.size for tensor in tensors.values()) for tensors in (inputs, got)]
+    return sizes[0] >= _MANY * sizes[1]
+
+
 def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult:
     return replace(base, finite_inputs=all(isfinite(largest_of(tensor)) for tensor in inputs.values()))
 
@@ -715,10 +813,11 @@ _SERIAL_ELEMENTS = 1 << 20
 _MAX_WORKERS = 4
 #: Bytes that the ops take which are judged at one time, and that an element does: while its op is plainly right, and
 #: while it is recomputed in float64.
-_AT_ONCE = 320 << 20
+_AT_ONCE = 240 << 20
 _LIGHT, _HEAVY = 10, 80
-#: A task is about so many elements, and at most so many ops, so that handing it over costs little.
-_TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
+#: A task is about so many elements, and at most so many ops, so that handing it over costs little; ops of so many
+#: elements are looked at lightly first.
+_TASK_ELEMENTS, _TASK_OPS, _LARGE = 1 << 20, 16, 1 << 18
 _DIED = Message("reason.worker_died")
 
 #: What a forked process judges with: the one that its parent had last.
@@ -749,6 +848,8 @@ class _Task:
     elements: int
     #: A large op is looked at lightly first: most are right.
     is_light: bool = True
+    #: Elements that it completes or unblocks.
+    ahead: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -756,12 +857,12 @@ class _Task:
 
     @property
     def looks_lightly(self) -> bool:
-        return self.is_light and self.elements > _TASK_ELEMENTS
+        return self.is_light and self.elements > _LARGE
 
 
 @dataclass(slots=True)
 class _Plan:
-    """Ops that wait for one of their kind, and tasks that are ready."""
+    """Ops that wait for one of their kind, and tasks that are ready, the largest first."""
 
     ready: list[_Task] = field(default_factory=list)
     waiting: dict[object, deque[int]] = field(default_factory=dict)
@@ -790,7 +891,25 @@ def recompute_ops(
         recomputer.is_first_look = False
 
 
-def _recompute_ops(recomputer: Recomputer, resources: Resources, journal: JudgementJournal | None) -> list[OpResult]:
+def recompute_closely(
+    recomputer: Recomputer,
+    ops: Sequence[Op],
+    resources: Resources = ALL_CORES,
+    journal: JudgementJournal | None = None,
+) -> list[OpResult]:
+    """Judge some ops that are known not to be plainly right, by processes of our own or this thread; no progress."""
+    computing = recomputer.computing
+    recomputer.computing = list(ops)
+    try:
+        own = Resources(1 if resources.executor else resources.workers)
+        return _recompute_ops(recomputer, own, journal, lightly=False)
+    finally:
+        recomputer.computing = computing
+
+
+def _recompute_ops(
+    recomputer: Recomputer, resources: Resources, journal: JudgementJournal | None, *, lightly: bool = True
+) -> list[OpResult]:
     ops = recomputer.computing
     earlier = {} if journal is None else {number: journal.judged(op) for number, op in enumerate(ops)}
     done = {number: result for number, result in earlier.items() if result is not None}
@@ -798,7 +917,7 @@ def _recompute_ops(recomputer: Recomputer, resources: Resources, journal: Judgem
     meter = Meter(counting(resources.progress, "ops"), len(ops))
     if done:
         meter.add(len(done))
-    spread_ops = _Spread(recomputer, ops, sizes, meter, journal, done)
+    spread_ops = _Spread(recomputer, ops, sizes, meter, lightly=lightly, journal=journal, done=done)
     if resources.executor is not None:
         executor = near(resources.executor, recomputer.values.leaf.path)
         return spread_ops.run_by(executor, resources.count)
@@ -832,10 +951,13 @@ class _Spread:
         ops: Sequence[Op],
         sizes: Sequence[int],
         meter: Meter,
+        *,
+        lightly: bool = True,
         journal: JudgementJournal | None = None,
         done: Mapping[int, OpResult] | None = None,
     ) -> None:
         self._recomputer, self._ops, self._sizes, self._meter = recomputer, ops, sizes, meter
+        self._lightly = lightly
         self._journal = journal
         self._done = dict(done or {})
         self._plan = _Plan()
@@ -897,8 +1019,7 @@ class _Spread:
         """
         half = _AT_ONCE // 2
         has_large = any(task.nbytes > half for task in running)
-        tasks = [task for task in self._plan.ready if not has_large or task.nbytes <= half]
-        task = max(tasks, key=self._elements_ahead, default=None)
+        task = next((task for task in self._plan.ready if not has_large or task.nbytes <= half), None)
         if task is None:
             return None
         if running:
@@ -934,7 +1055,7 @@ class _Spread:
             return
         self._recomputer.values.checksums.update(checksums)
         if judged is None:
-            self._plan.ready.append(replace(task, is_light=False))
+            self._queue(replace(task, is_light=False))
             return
         if fitting is not None:
             self._recomputer.fitting.setdefault(task.key, fitting)
@@ -948,30 +1069,31 @@ class _Spread:
         self._next(task.key)
         self._meter.add(len(task.numbers))
 
-    def _elements_ahead(self, task: _Task) -> int:
-        """Return the elements that a task completes or unblocks: the most first, so that workers end together."""
-        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+    def _queue(self, task: _Task) -> None:
+        """Queue a task by the elements that it completes or unblocks: the most first, so that workers end together."""
+        task.ahead = task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+        insort(self._plan.ready, task, key=lambda ready: -ready.ahead)
 
     def _next(self, key: object) -> None:
-        """Queue one op of a key, or all that wait once their formula is known."""
+        """Queue one op of a key, or all that wait once their formula is known, as that of ops that are not fused is."""
         waiting = self._plan.waiting[key]
         if not waiting:
             return
-        if key not in self._recomputer.fitting:
+        if key not in self._recomputer.fitting and is_fused(self._ops[waiting[0]]):
             number = waiting.popleft()
-            self._plan.ready.append(_Task(key, [number], self._sizes[number]))
+            self._queue(_Task(key, [number], self._sizes[number], self._lightly))
             return
-        task = _Task(key, [], 0)
+        task = _Task(key, [], 0, self._lightly)
         while waiting:
             number = waiting.popleft()
             if task.numbers and (
                 task.elements + self._sizes[number] > _TASK_ELEMENTS or len(task.numbers) >= _TASK_OPS
             ):
-                self._plan.ready.append(task)
-                task = _Task(key, [], 0)
+                self._queue(task)
+                task = _Task(key, [], 0, self._lightly)
             task.numbers.append(number)
             task.elements += self._sizes[number]
-        self._plan.ready.append(task)
+        self._queue(task)
 
 
 #: The judgements of a task, without their ops, how ops of its key hang together (None: not known), and the checksums

@@ -15,7 +15,7 @@ import numpy as np
 
 from precision_tool.lib.diagnose.error_shape import Doubles, flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula
-from precision_tool.lib.diagnose.op_values import NoValueError, Root
+from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, PASSING, NoValueError, Root
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -25,6 +25,8 @@ from precision_tool.lib.ops.optimizers import updated_inputs
 
 #: Multiplications and ops that carrying one error on may take.
 _MAX_WORK, _MAX_OPS = 2e8, 400
+#: Ops behind which nothing is to be computed, or is by those that read what they pass on.
+_NOTHING_BEHIND = PASSING | PARAMETER_TYPES | {"NetOutput", "NoOp", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "End"}
 #: A deviation from the benchmark below this is rounding, of which nobody explains anything.
 _NO_DEVIATION = 2.0**-20
 
@@ -134,6 +136,7 @@ class _Replay:
     def _carry(self, op: Op) -> bool:
         """Compute an op from its changed inputs; return False where that cannot be done."""
         if id(op) not in self._computing:
+            self._is_whole &= op.type in _NOTHING_BEHIND
             return False
         try:
             op_inputs = self._recomputer.inputs_of(op)

@@ -5,7 +5,7 @@ A wrong element, column or row is seen in the sums of its rows unless it is smal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod, sqrt
 from typing import Any
@@ -29,7 +29,7 @@ from precision_tool.lib.diagnose.error_shape import (
     norm,
 )
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, HF32_INSIDE, Formula
-from precision_tool.lib.diagnose.op_values import NoValueError, OpInputs, Rows, RunValues, spread
+from precision_tool.lib.diagnose.op_values import Batch, NoValueError, OpInputs, Rows, RunValues, spread
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import reading_of
@@ -114,7 +114,10 @@ _EXACT = 1 / MEAN_SQUARE * 1.0005
 #: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
 _HF32 = 2.0**-12
 #: Sums whose input need not be widened, and is not cut into blocks.
-_SUMS = frozenset({"BiasAddGrad", "ReduceSum", "ReduceSumD", "Sum", "ReduceMean", "ReduceMeanD", "Mean"})
+SUMS = frozenset({
+    "BiasAddGrad", "ReduceSum", "ReduceSumD", "Sum", "ReduceMean", "ReduceMeanD", "Mean",
+    "BNTrainingReduce", "BN3DTrainingReduce", "BNTrainingUpdateGrad", "BN3DTrainingUpdateGrad",
+})  # fmt: skip
 _IN_FLOAT32 = (Kind.EXACT, Kind.ROUNDED, Kind.MATRIX)
 
 Array = npt.NDArray[Any]
@@ -139,12 +142,12 @@ def right_in_blocks(
     noise = _noise(formula, inputs, parts, u_in) if is_chain and parts is not None else {}
     if noise is None:
         return None
-    part = formula.unshaped() if parts is not None else formula
+    part = formula.unshaped(parts.rows_in_all) if parts is not None else formula
     sums = {slot: _Sums(got[slot].dtype, formula.kind, u_in, noise.get(slot, 0.0)) for slot in got}
     for some, flat in parts.blocks(inputs, got) if parts is not None else [(inputs, got)]:
         wide = {slot: _as(tensor, fed_as) for slot, tensor in some.items()}
         true = part.run(wide)
-        slots = [slot for slot in true if slot in got]
+        slots = [slot for slot in true if slot in flat]
         if not slots:
             return None
         for slot in slots:
@@ -166,7 +169,8 @@ def _looked_at(
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
     narrow &= all(_is_half(tensor) for tensor in (*inputs.values(), *got.values()))
-    if formula.lent or formula.work(inputs) > (MAX_WHOLE_WORK if narrow else MAX_WIDE_WORK):
+    most = MAX_WHOLE_WORK if narrow else MAX_WIDE_WORK
+    if formula.lent or (formula.by_channel(inputs) is None and formula.work(inputs) > most):
         return None
     parts = parts_of(formula, inputs, got)
     is_whole = (Kind.MATRIX in kinds and narrow) or _sums_in_doubles(formula)
@@ -177,7 +181,7 @@ def _looked_at(
 
 def _sums_in_doubles(formula: Formula) -> bool:
     """Return whether an op sums in float64 even where its input is float32, which keeps it as stored."""
-    return len(formula.stages) == 1 and formula.stages[0].op_type in _SUMS
+    return len(formula.stages) == 1 and formula.stages[0].op_type in SUMS
 
 
 def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
@@ -216,13 +220,16 @@ def run_in_blocks(
     size = max((tensor.array.size for tensor in got.values()), default=0)
     if parts is None or parts.rows <= parts.per_block or size > MAX_RESULT or formula.work(inputs) > MAX_WORK:
         return formula.run(inputs, stored)
-    chain = formula.unshaped()
+    chain = formula.unshaped(parts.rows_in_all)
     made: dict[int, _Assembled] = {}
     for some, flat in parts.blocks(inputs, got):
         for slot, out in chain.run(some, stored).items():
             if slot not in flat:
                 continue
-            if out.array.shape != flat[slot].array.shape:  # the whole says why
+            is_small = parts.outputs is not None and slot not in parts.outputs
+            if (out.array.size if is_small else out.array.shape) != (
+                flat[slot].array.size if is_small else flat[slot].array.shape
+            ):  # the whole says why
                 return formula.run(inputs, stored)
             made.setdefault(slot, _Assembled(got[slot].array.shape)).add(out)
     return {slot: tensor.output() for slot, tensor in made.items()}
@@ -289,16 +296,36 @@ class Parts:
     cut: frozenset[int]
     per_block: int
     is_flat: bool
+    #: Outputs that are cut; the others, which come with the first part, are few numbers. None: all.
+    outputs: frozenset[int] | None = None
+    #: What a tensor's shape becomes, where its rows are those of several axes.
+    folded: tuple[int, ...] = ()
+
+    @property
+    def rows_in_all(self) -> int:
+        """Return how many rows the op has in all; 0 where it does not matter."""
+        return 0 if self.outputs is None else self.rows
 
     def blocks(
         self, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> Iterator[tuple[dict[int, Input], dict[int, Input]]]:
         """Yield inputs and outputs part by part."""
         ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
-        outs = {slot: self._rows_of(tensor) for slot, tensor in got.items()}
+        outs = {slot: self._rows_of(tensor) if self.is_cut(slot) else tensor for slot, tensor in got.items()}
         for start in range(0, self.rows, self.per_block):
             rows = slice(start, start + self.per_block)
-            yield self._some(ins, rows), {slot: _cut(tensor, rows) for slot, tensor in outs.items()}
+            yield (
+                self._some(ins, rows),
+                {
+                    slot: _cut(tensor, rows) if self.is_cut(slot) else tensor
+                    for slot, tensor in outs.items()
+                    if not start or self.is_cut(slot)
+                },
+            )
+
+    def is_cut(self, slot: int) -> bool:
+        """Return whether an output has the rows."""
+        return self.outputs is None or slot in self.outputs
 
     def at(self, inputs: Mapping[int, Input], rows: npt.NDArray[np.intp]) -> dict[int, Input]:
         """Return the inputs of some rows."""
@@ -309,6 +336,8 @@ class Parts:
         return {slot: _cut(tensor, rows) if slot in self.cut else tensor for slot, tensor in inputs.items()}
 
     def _rows_of(self, tensor: Input) -> Input:
+        if self.folded and tensor.array.size == prod(self.folded):
+            return replace(tensor, array=tensor.array.reshape(self.folded))
         return Input(array=tensor.array.reshape(-1), dtype=tensor.dtype) if self.is_flat else tensor
 
 
@@ -316,12 +345,17 @@ def _cut(tensor: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
     return Input(array=tensor.array[rows], dtype=tensor.dtype, layout=tensor.layout)
 
 
-def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
-    """Return how the op can be cut; None where it cannot."""
+def parts_of(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], *, folds: bool = True
+) -> Parts | None:
+    """Return how the op can be cut; None where it cannot. Without `folds` along the first axis of its tensors."""
     if not inputs or not got:
         return None
     if all(table.is_by_element(stage.op_type) for stage in formula.stages):
         return _parts_of_elements(inputs, got)
+    by_channel = formula.by_channel(inputs)
+    if by_channel is not None:
+        return _parts_of_images(by_channel, inputs, got, folds)
     batch = formula.batch_of(inputs)
     if batch is None:
         return None
@@ -332,6 +366,24 @@ def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
     whole = sum(tensor.array.size for slot, tensor in inputs.items() if slot not in cut)
     size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MAX_ROWS)
     return Parts(rows, cut, max(1, size // per_row), False)
+
+
+def _parts_of_images(batch: Batch, inputs: Mapping[int, Input], got: Mapping[int, Input], folds: bool) -> Parts | None:
+    """Return how an op can be cut that is told numbers of each channel; small outputs are numbers of channels too.
+
+    Where the channels come last, the lines of an image are rows as well as images are.
+    """
+    first = next(tensor for slot, tensor in sorted(inputs.items()) if slot in batch.inputs)
+    shape, rows = first.array.shape, batch.rows
+    outputs = frozenset(slot for slot, tensor in got.items() if tensor.array.shape == shape)
+    folded: tuple[int, ...] = ()
+    if folds and len(shape) > 3 and first.layout.endswith("C"):
+        rows = prod(shape[:-2])
+        folded = (rows, *[1] * (len(shape) - 3), *shape[-2:])
+    if not outputs or rows < 2:
+        return None
+    size = prod(shape)
+    return Parts(rows, batch.inputs, max(1, _BLOCK * rows // max(1, size)), False, outputs, folded)
 
 
 def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
@@ -479,6 +531,44 @@ def _root(squares: float, size: float) -> float:
     return sqrt(squares / size) if size else (0.0 if not squares else float("inf"))
 
 
+# --- check on some channels ---
+
+
+#: Sums over everything but the channels, each of which is computed alone.
+_SUMS_OF_CHANNELS = frozenset({"BiasAddGrad", "BNTrainingReduce", "BNTrainingUpdateGrad"})
+#: Channels that are looked at: this share of them, at least so many, in blocks that lie together.
+_CHANNELS_PER_SAMPLED, _MIN_SAMPLE_CHANNELS, _CHANNEL_BLOCK = 8, 32, 16
+
+
+def of_some_channels(
+    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], place: int
+) -> tuple[dict[int, Input], dict[int, Input]] | None:
+    """Return inputs and outputs with some channels only, those at `place` among them.
+
+    None for an op that is no sum over images with the channels last, or has few channels.
+    """
+    (stage, *others) = formula.stages
+    first = inputs[min(inputs)] if inputs else None
+    if others or stage.op_type not in _SUMS_OF_CHANNELS or first is None or not first.layout.endswith("C"):
+        return None
+    shape = first.array.shape
+    channels = shape[-1]
+    are_plain = all(tensor.array.shape == shape or tensor.array.size == channels for tensor in inputs.values())
+    if not are_plain or any(tensor.array.size != channels for tensor in got.values()):
+        return None
+    count = max(_MIN_SAMPLE_CHANNELS, channels // _CHANNELS_PER_SAMPLED)
+    if count * 2 > channels or str(stage.attrs.get("data_format") or "").startswith("NC"):
+        return None
+    rows = spread(channels, count, count // _CHANNEL_BLOCK, _CHANNEL_BLOCK).and_also(np.array([place], np.intp))
+
+    def some(tensor: Input) -> Input:
+        if tensor.array.shape == shape:
+            return replace(tensor, array=np.concatenate([tensor.array[..., slice(*ends)] for ends in rows.pieces], -1))
+        return replace(tensor, array=rows.of(tensor.array.reshape(-1)), layout="ND")
+
+    return {slot: some(tensor) for slot, tensor in inputs.items()}, {slot: some(tensor) for slot, tensor in got.items()}
+
+
 # --- check on sample rows ---------------------------------------------------------------------------------------------
 
 
@@ -496,8 +586,17 @@ _MIN_COUNTED_ROWS = 512
 _Found = dict[int, tuple[Tensor, TensorDesc | None]]
 
 
-def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpResult) -> OpResult | None:
-    """Return the judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
+#: Judges an op by a formula of a part of it, its inputs and outputs.
+Judge = Callable[[Formula, Mapping[int, Input], Mapping[int, Input]], OpResult | None]
+
+
+def right_by_sample(
+    values: RunValues, candidates: CandidateFormulas, base: OpResult, closer: Judge | None = None
+) -> OpResult | None:
+    """Return the judgement of an op whose chosen rows are right; None for any other, of which nothing is told.
+
+    Rows that are not plainly right are looked at by `closer`, if it is given, whose judgement then is that of the op.
+    """
     op = base.op
     tensors = _own_tensors(values, op)
     if tensors is None:
@@ -509,20 +608,36 @@ def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpRe
         got = {slot: _unread(*item) for slot, item in outputs.items()}
         for formula in candidates.without_search(op, op_inputs):
             slots = None
-            rows = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
-            if rows is not None:
+            parts = parts_of(formula, op_inputs.inputs, got, folds=is_blocked) if not formula.lent else None
+            rows = _rows(parts, op_inputs.inputs, got, is_blocked) if parts is not None else None
+            if rows is not None and parts is not None:
                 rows = _with_the_worst(rows, got, values.compared.places, op.name, is_blocked)
                 few = {slot: values.load(*item, stored=True, rows=rows.if_in(slot)) for slot, item in inputs.items()}
-                some = {slot: values.load(*item, stored=True, rows=rows) for slot, item in outputs.items()}
-                part = formula.unshaped()
+                some = {
+                    slot: values.load(*item, stored=True, rows=rows if parts.is_cut(slot) else None)
+                    for slot, item in outputs.items()
+                }
+                part = formula.unshaped(parts.rows_in_all)
                 slots = right_in_blocks(part, few, some, narrowing(part, few))
+                judged = closer(part, few, some) if not slots and closer is not None and formula.is_certain else None
+                if judged is not None:
+                    return replace(judged, formula=formula, slots=as_sampled(judged.slots, got))
             if slots:
-                whole_slots = tuple(replace(item, size=got[item.slot].array.size, sampled=item.size) for item in slots)
+                whole_slots = as_sampled(slots, got)
                 candidates.fitting.setdefault(candidates.key(op), formula.shape)
                 return replace(base, how=formula.how, formula=formula, slots=whole_slots, state=State.RIGHT)
     except (NoValueError, *FORMULA_ERRORS):
         pass  # the whole says why
     return None
+
+
+def as_sampled(slots: Sequence[SlotResult], got: Mapping[int, Input]) -> tuple[SlotResult, ...]:
+    """Return the judgements of outputs as those of some of their elements, where they are some."""
+    sizes = {slot: tensor.array.size for slot, tensor in got.items()}
+    return tuple(
+        replace(item, size=sizes[item.slot], sampled=item.size) if item.size < sizes[item.slot] else item
+        for item in slots
+    )
 
 
 def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
@@ -558,40 +673,43 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
         shape = declared
     data_type = data_types.BY_NAME[tensor.dtype]
     kind = np.int8 if data_type.is_integer else np.bool_ if data_type.name == "bool" else np.float32
-    return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype)
+    layout = named if named and len(named) == len(shape) else "ND"
+    return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype, layout=layout)
 
 
-def _rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool) -> Rows | None:
-    """Return which rows are looked at; None where an op cannot be cut, or has few rows.
+def _rows(parts: Parts, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool) -> Rows | None:
+    """Return which rows are looked at; None where an op has few, or tensors of several shapes.
 
-    Of tensors that lie in blocks those along the first axis are the ones that can be read alone.
+    Of tensors that lie in blocks those along the first axis can be read alone, and the lines of images.
     """
-    parts = parts_of(formula, inputs, got)
-    if parts is None:
-        return None
     size = max(tensor.array.size for tensor in got.values())
-    shapes = {tensor.array.shape for tensor in got.values()} | {inputs[slot].array.shape for slot in parts.cut}
-    count, is_flat = parts.rows, False
+    cut = [tensor for slot, tensor in got.items() if parts.is_cut(slot)] + [inputs[slot] for slot in parts.cut]
+    shapes = {tensor.array.shape for tensor in cut}
+    count, is_flat, are_lines = parts.rows, False, bool(parts.folded)
+    if parts.folded and len(parts.folded) != 4:
+        return None
     if parts.is_flat:
         if len(shapes) != 1:
             return None
         (shape,) = shapes
-        is_flat = True
+        are_lines = is_blocked and len(shape) == 4 and all(tensor.layout == "NHWC" for tensor in cut)
+        is_flat = not are_lines
         several = [prod(shape[:axis]) for axis in range(1, len(shape))]
         count = next((rows for rows in several if rows >= _MIN_COUNTED_ROWS and not is_blocked), shape[0])
+        count = several[1] if are_lines else count
     chosen = max(_MIN_SAMPLE_ROWS, -(-count // _ROWS_PER_SAMPLED), -(-count * _MIN_SAMPLE_ELEMENTS // size))
     if chosen * 2 > count:
         return None
     pieces = min(_MAX_PIECES, max(_MIN_PIECES, chosen * (size // count) // _PIECE_ELEMENTS))
-    block = _BLOCK_ROWS if is_blocked and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
-    return replace(spread(count, chosen, pieces, block, parts.cut), is_flat=is_flat)
+    block = _BLOCK_ROWS if is_blocked and not are_lines and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
+    return replace(spread(count, chosen, pieces, block, parts.cut), is_flat=is_flat, are_lines=are_lines)
 
 
 def _with_the_worst(
     rows: Rows, got: Mapping[int, Input], places: Mapping[tuple[str, str], tuple[int, int]], name: str, is_blocked: bool
 ) -> Rows:
     """Return these rows and those in which the comparison found the largest errors of the outputs."""
-    block = _BLOCK_ROWS if is_blocked else 1
+    block = _BLOCK_ROWS if is_blocked and not rows.are_lines else 1
     for slot, output in got.items():
         place, size = places.get((name, f"output:{slot}"), (0, 0))
         if place < size == output.array.size:

@@ -108,6 +108,8 @@ class Call:
     outputs: tuple[OutputSpec, ...] = ()
     #: Only the values of the outputs are wanted: sums of products need not tell their rounding, which is as much work.
     only_values: bool = False
+    #: Rows along the first axis that the op has in all, where its inputs are some of them; 0: these are all.
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -597,6 +597,11 @@ def _axis(call: Call, tensor: Input) -> int:
     return 1 if tensor.array.ndim > 2 and has_channels_first(call, tensor) else tensor.array.ndim - 1
 
 
+def _elements(call: Call, x: Doubles, channels: int) -> int:
+    """Elements of each channel in all, also where `x` is a part of them."""
+    return x.size // max(1, channels) * max(call.rows, 1) // (x.shape[0] if call.rows and x.shape[0] else 1)
+
+
 def _vector(call: Call, slot: int, channels: int) -> Doubles:
     """An input of one number for each channel, whatever other axes of length 1 it has."""
     values = floats(needed(call, slot)).reshape(-1)
@@ -660,7 +665,8 @@ def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
         raise NotComputedError("empty")
     at_once = max(1, BLOCK // prod(shape[1:]))
     for start in range(0, shape[0], at_once):
-        yield [np.moveaxis(array[start : start + at_once], axis, -1).reshape(-1, shape[axis]) for array in arrays]
+        parts = [np.asarray(array[start : start + at_once], np.float64) for array in arrays]
+        yield [np.moveaxis(part, axis, -1).reshape(-1, shape[axis]) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,13 +700,18 @@ def _in_memory_order(part: Tracked, start: Doubles) -> Doubles:
     Partial sums are taken every some terms, and between them as on a straight line.
     """
     values = part.value
-    edges = np.arange(0, len(values), max(1, -(-len(values) // _PARTIAL_SUMS)))
-    pieces = np.add.reduceat(values, edges, axis=0)
+    length = max(1, -(-len(values) // _PARTIAL_SUMS))
+    edges = np.arange(0, len(values), length)
+    whole = len(values) // length
+    pieces = values[: whole * length].reshape(whole, length, -1).sum(1)
+    if whole < len(edges):
+        pieces = np.concatenate([pieces, values[whole * length :].sum(0, keepdims=True)])
     partial = start + np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(pieces, axis=0)])
     lengths = np.diff(np.append(edges, len(values)))
     ends = partial[:-1] ** 2 + partial[:-1] * partial[1:] + partial[1:] ** 2
     squares = np.einsum("kc,kc->c", values, values)
-    return np.stack([pieces.sum(0), squares, part.noise.sum(0), lengths @ ends / 3])
+    came = part.noise.sum(0) if isinstance(part.variance, np.ndarray) else part.noise[0] * len(values)
+    return np.stack([pieces.sum(0), squares, came, lengths @ ends / 3])
 
 
 def _sums_of_channels(x: Doubles, axis: int) -> list[_Total]:
@@ -755,7 +766,7 @@ def _update(call: Call) -> _Plan:
     x = floats(needed(call, 0))
     axis = _axis(call, needed(call, 0))
     channels = x.shape[axis]
-    count = x.size // max(1, channels)
+    count = _elements(call, x, channels)
     total, squares, scale, offset = _exact(call, (1, 2, 3, 4), channels)
     mean, variance = _mean_and_variance(total, squares, max(1, count))
     epsilon = real(call, "epsilon")
@@ -835,9 +846,9 @@ def _reduce_grad(call: Call) -> _Plan:
     channels = x.shape[axis]
     d_scale, d_offset, scale, mean, variance = _exact(call, (2, 3, 4, 5, 6), channels)
     root = (variance + real(call, "epsilon", default=1e-4)).sqrt()
-    count = x.size // max(1, channels)
+    formula = _gradient_of_x(_elements(call, x, channels))
 
-    return _Plan(_ByChannel((g, x), axis, (d_scale, d_offset, scale, mean, root), _gradient_of_x(count)), list)
+    return _Plan(_ByChannel((g, x), axis, (d_scale, d_offset, scale, mean, root), formula), list)
 
 
 _register(

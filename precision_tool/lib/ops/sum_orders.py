@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.ops.base import Chained, summed_of
 
-#: Terms that are added up in each order at most, so that trying takes some hundredths of a second.
-TRIED_TERMS = 1 << 21
+#: Terms that are added up in each order at most, so that trying takes some thousandths of a second.
+TRIED_TERMS = 1 << 19
 #: The rms of rounding to nearest in units of the unit roundoff (VERDICT.md §2), and that of float32.
 _RMS, _UNIT = sqrt(0.18), 2.0**-24
 #: Sums that are added up at least, however long.

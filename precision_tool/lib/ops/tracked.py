@@ -28,7 +28,11 @@ class Tracked:
     def __add__(self, other: Tracked | npt.ArrayLike) -> Tracked:
         b = _tracked(other)
         y = self.value + b.value
-        return Tracked(y, self.variance + b.variance + y * y)
+        variance = y * y
+        for operand in (self, b):
+            if not _is_exact(operand):
+                variance += operand.variance
+        return Tracked(y, variance)
 
     def __neg__(self) -> Tracked:
         return Tracked(-self.value, self.variance)
@@ -39,12 +43,22 @@ class Tracked:
     def __mul__(self, other: Tracked | npt.ArrayLike) -> Tracked:
         b = _tracked(other)
         y = self.value * b.value
-        return Tracked(y, self.variance * b.value**2 + b.variance * self.value**2 + y * y)
+        variance = y * y
+        if not _is_exact(self):
+            variance += self.variance * b.value**2
+        if not _is_exact(b):
+            variance += b.variance * self.value**2
+        return Tracked(y, variance)
 
     def __truediv__(self, other: Tracked | npt.ArrayLike) -> Tracked:
         b = _tracked(other)
         y = self.value / b.value
-        return Tracked(y, self.variance / b.value**2 + b.variance * (y / b.value) ** 2 + y * y)
+        variance = y * y
+        if not _is_exact(self):
+            variance += self.variance / b.value**2
+        if not _is_exact(b):
+            variance += b.variance * (y / b.value) ** 2
+        return Tracked(y, variance)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -135,6 +149,11 @@ class Tracked:
     def output(self) -> Output:
         """Return the numbers as an op's output."""
         return Output(array=np.asarray(self.value), summed=self.summed)
+
+
+def _is_exact(operand: Tracked) -> bool:
+    """Return whether a number was not rounded; adding nothing for each element takes as long as adding something."""
+    return not isinstance(operand.variance, np.ndarray) and not operand.variance
 
 
 def _tracked(value: Tracked | npt.ArrayLike) -> Tracked:
