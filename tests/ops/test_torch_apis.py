@@ -143,6 +143,17 @@ def test_dropout_that_draws_has_no_formula() -> None:
         torch_call("Functional.dropout", [recorded(values((3,), 1)), 0.5], {"training": True})
 
 
+def test_a_prefix_may_have_arguments_of_its_own() -> None:
+    x, w = values((2, 3, 4, 4), 1), values((3,), 2)
+    functional = outputs_of_api("Functional.batch_norm", x, w, w**2, None, None, False, 0.1, 1e-3)[0]
+    torch = outputs_of_api("Torch.batch_norm", x, None, None, w, w**2, False, 0.1, 1e-3, False)[0]
+    assert functional is not None
+    assert torch is not None
+    same(functional.array, torch.array)
+    assert builder_of("Aten.unfold") is builder_of("Tensor.unfold")
+    assert builder_of("Aten.unfold") is not builder_of("Functional.unfold")
+
+
 def test_a_number_does_not_widen_whole_numbers() -> None:
     call = torch_call("Tensor.__add__", [recorded(np.array([1, 2], np.int32)), 3], {})
     assert outputs_of_call(call)[0].array.dtype == np.int32  # type: ignore[union-attr]

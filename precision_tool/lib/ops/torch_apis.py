@@ -476,6 +476,11 @@ def _elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Call:
     return _call("Elu", input, alpha=float(alpha))
 
 
+@api("Aten.elu")
+def _aten_elu(input: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Call:
+    return _call("Elu", input, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale))
+
+
 @api("celu")
 def _celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Call:
     return _call("CeluV2", input, alpha=float(alpha))
@@ -910,7 +915,7 @@ def _instance_norm(
     return _call("InstanceNorm", replace(input, layout="NCHW"), weight, bias, epsilon=float(eps))
 
 
-_APIS["Torch.instance_norm"] = (
+_APIS["Torch.instance_norm"] = _APIS["Aten.instance_norm"] = (
     lambda input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True:
     _instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 )  # fmt: skip
@@ -1811,7 +1816,7 @@ def _unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, s
     return _moved(input, columns.reshape(x.shape[0], x.shape[1] * prod(kernel), -1))
 
 
-@api("Tensor.unfold")
+@api("Tensor.unfold", "Aten.unfold", "Torch.unfold")
 def _tensor_unfold(input: Any, dimension: int, size: int, step: int) -> Call:
     axis = axis_of(_call("Identity"), int(dimension), input.array.ndim)
     windows = np.lib.stride_tricks.sliding_window_view(input.array, int(size), axis)
