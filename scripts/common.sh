@@ -85,5 +85,5 @@ tensorflow115() {
 msprobe() {
     optional_venv PRECISION_TOOL_MSPROBE .venv-msprobe "$(find_analysis_python)" mindstudio-probe==26.2.0 --no-deps \
         numpy pandas python-dateutil six tzdata psutil protobuf ml_dtypes h5py \
-        torch filelock typing_extensions sympy mpmath networkx jinja2 markupsafe fsspec
+        'torch==2.13.*' filelock typing_extensions sympy mpmath networkx jinja2 markupsafe fsspec
 }
