@@ -19,6 +19,7 @@ from report_browser import chromium as chromium
 from report_browser import demo_report as demo_report
 from report_browser import h5_report as h5_report
 from tensorflow_oracle import TensorFlow
+from torch_oracle import Torch
 from training_side import npu_bridge as npu_bridge
 from training_side import work as work
 from vendor import Vendor, find_vendor
@@ -70,6 +71,13 @@ def tensorflow() -> Iterator[TensorFlow]:
 def tensorflow_115() -> Iterator[TensorFlow]:
     """TensorFlow 1.15, asked op by op."""
     with TensorFlow("1.15") as oracle:
+        yield oracle
+
+
+@pytest.fixture(scope="session")
+def torch() -> Iterator[Torch]:
+    """PyTorch, asked call by call."""
+    with Torch() as oracle:
         yield oracle
 
 

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,27 +27,65 @@ Array = npt.NDArray[Any]
 
 
 class OracleError(Exception):
-    """TensorFlow refused the op."""
+    """The oracle refused the op."""
 
 
-class TensorFlow:
-    """A process with TensorFlow that runs one op at a time."""
+class Oracle:
+    """A process that runs one op at a time for the tests."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, python: str, script: str) -> None:
         self._process = subprocess.Popen(
-            [tensorflow_python(version), "-W", "ignore", str(Path(__file__).with_name("tensorflow_worker.py"))],
+            [python, "-W", "ignore", str(Path(__file__).with_name(script))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
         )
 
-    def __enter__(self) -> TensorFlow:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def _send(self, document: Mapping[str, Any], arrays: Sequence[Array]) -> None:
+        shapes = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
+        text = json.dumps({**document, "arrays": shapes}).encode("utf-8")
+        assert self._process.stdin is not None
+        message = struct.pack(">Q", len(text)) + text + b"".join(array.tobytes() for array in arrays)
+        view = memoryview(message)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def _receive(self) -> tuple[dict[str, Any], list[Array]]:
+        (length,) = struct.unpack(">Q", self._read(8))
+        document: dict[str, Any] = json.loads(self._read(length))
+        outputs = []
+        for desc in document["arrays"]:
+            dtype = np.dtype(desc["dtype"])
+            size = int(np.prod(desc["shape"], dtype=np.int64)) * dtype.itemsize
+            outputs.append(np.frombuffer(self._read(size), dtype).reshape(desc["shape"]))
+        return document, outputs
+
+    def _read(self, count: int) -> bytes:
+        assert self._process.stdout is not None
+        data = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while len(data) < count:
+                assert selector.select(HANG), "the oracle does not answer"
+                part = os.read(self._process.stdout.fileno(), count - len(data))
+                assert part, "the process of the oracle has ended"
+                data += part
+        return data
+
+
+class TensorFlow(Oracle):
+    """A process with TensorFlow that runs one op at a time."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(tensorflow_python(version), "tensorflow_worker.py")
 
     def run(
         self,
@@ -85,34 +123,3 @@ class TensorFlow:
         if answer["error"]:
             raise OracleError(f"{op}: {answer['error']}")
         return outputs
-
-    def _send(self, document: Mapping[str, Any], arrays: Sequence[Array]) -> None:
-        shapes = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
-        text = json.dumps({**document, "arrays": shapes}).encode("utf-8")
-        assert self._process.stdin is not None
-        message = struct.pack(">Q", len(text)) + text + b"".join(array.tobytes() for array in arrays)
-        view = memoryview(message)
-        while view:
-            view = view[self._process.stdin.write(view) :]
-
-    def _receive(self) -> tuple[dict[str, Any], list[Array]]:
-        (length,) = struct.unpack(">Q", self._read(8))
-        document: dict[str, Any] = json.loads(self._read(length))
-        outputs = []
-        for desc in document["arrays"]:
-            dtype = np.dtype(desc["dtype"])
-            size = int(np.prod(desc["shape"], dtype=np.int64)) * dtype.itemsize
-            outputs.append(np.frombuffer(self._read(size), dtype).reshape(desc["shape"]))
-        return document, outputs
-
-    def _read(self, count: int) -> bytes:
-        assert self._process.stdout is not None
-        data = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while len(data) < count:
-                assert selector.select(HANG), "TensorFlow does not answer"
-                part = os.read(self._process.stdout.fileno(), count - len(data))
-                assert part, "the process with TensorFlow has ended"
-                data += part
-        return data

@@ -19,7 +19,7 @@ from precision_tool.lib.view.verdict_messages import reason_words
 
 assert find("Add") is not None
 #: The modules whose ops compute an example each, which is damaged; the others are tried with whatever comes.
-FAMILIES = ("convolution", "losses", "matrix", "norms", "pooling", "recurrent")
+FAMILIES = ("attention", "convolution", "losses", "matrix", "norms", "pooling", "recurrent")
 _BY_FAMILY = {name: spec.function.__module__.rsplit(".", 1)[1] for name, spec in registered().items()}
 LAYERS = sorted(name for name, family in _BY_FAMILY.items() if family in FAMILIES)
 OPS = sorted(set(_BY_FAMILY) - set(LAYERS))
@@ -131,6 +131,10 @@ EXAMPLES: list[tuple[str, list[tuple[int, ...] | Array], dict[str, Any]]] = [
     ("Deconvolution", [(2, 4, 4, 2), (3, 3, 3, 2)], {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ("Conv2D", [_X, (3, 3, 3, 2), (2,)], _MOVES),
     ("Conv3D", [_X3, (2, 2, 2, 3, 2), (2,)], _MOVES3),
+    ("GroupedMatmul", [(5, 4), (2, 4, 3), (2, 3), np.array([2, 5])], {}),
+    ("Rotary", [(2, 3, 2, 4), (1, 3, 1, 4), (1, 3, 1, 4)], {"mode": 0}),
+    ("FlashAttentionScore", [(2, 2, 3, 4)] * 3, {"head_num": 2, "input_layout": "BNSD", "scale_value": 0.5}),
+    ("scaled_dot_product", [(2, 3, 4)] * 3, {"is_causal": True}),
     ("BatchMatMul", [(2, 3, 4), (2, 4, 5)], {}),
     ("MatMul", [(3, 4), (4, 5), (5,)], {}),
     ("FullyConnection", [(2, 3, 1, 1), (4, 3, 1, 1), (4,)], {"num_output": 4}),
@@ -157,11 +161,15 @@ EXAMPLES: list[tuple[str, list[tuple[int, ...] | Array], dict[str, Any]]] = [
     ("BNInfer", [_X, _C, _C, _C, np.ones(3)], {"epsilon": 0.1}),
     ("BatchNorm3DGrad", [_X, _X, _C, _C, np.ones(3)], {}),
     ("BatchNormGrad", [_X, _X, _C, _C, np.ones(3)], {"is_training": True}),
+    ("BatchNormV3", [_X, _C, _C, _C, np.ones(3)], {"momentum": 0.1}),
     ("BatchNorm", [_X, _C, _C, _C, np.ones(3)], {"is_training": False}),
     ("LayerNormBetaGammaBackpropV2", [(4, 3), (4, 3)], {"shape_gamma": [3]}),
     ("LayerNormBetaGammaBackprop", [(4, 3), (4, 3), np.ones((4, 1)), (4, 1)], {"shape_gamma": [3]}),
     ("LayerNormGrad", [(4, 3), (4, 3), np.ones((4, 1)), (4, 1), (3,)], {}),
     ("LayerNormX", [(4, 3), (4, 3), np.ones((4, 1)), (4, 1), (3,)], {}),
+    ("LayerNormV4", [(4, 3), np.array([3]), (3,), (3,)], {"epsilon": 0.1}),
+    ("AddRmsNorm", [(4, 3), (4, 3), (3,)], {}),
+    ("RmsNorm", [(4, 3), (3,)], {}),
     ("LayerNorm", [(4, 3), (3,), (3,)], {"begin_norm_axis": 1, "begin_params_axis": 1}),
     ("INInferV2", [_X, _C, _C, _C, np.ones(3)], {"epsilon": 0.1}),
     ("InstanceNorm", [_X, _C, _C], {"epsilon": 0.1}),
@@ -178,6 +186,8 @@ EXAMPLES: list[tuple[str, list[tuple[int, ...] | Array], dict[str, Any]]] = [
     ("SigmoidCrossEntropyWithLogitsGrad", [(2, 3), (2, 3), (2, 3)], {}),
     ("SigmoidCross", [(2, 3), (2, 3)], {}),
     ("NLLLossGrad", [(2, 3), (1,), _LABELS, (3,), np.ones(1)], {}),
+    ("nll_loss", [(2, 3), _LABELS, (3,)], {}),
+    ("CrossEntropyLoss", [(2, 3), _LABELS, np.ones(3)], {"label_smoothing": 0.1}),
     ("NLLLoss", [(2, 3), _LABELS, (3,)], {}),
     ("LossGrad", [(2, 3), (2, 3), (2, 3)], {}),
     ("CrossEntropyGrad", [(2, 3), (2, 3), (2, 3)], {}),

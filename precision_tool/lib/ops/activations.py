@@ -25,7 +25,19 @@ from precision_tool.lib.ops.base import (
     typed_misfit,
 )
 from precision_tool.lib.ops.elementwise import elementwise
-from precision_tool.lib.ops.op_arguments import Mask, common_shape, near, numbers, real, typed, unbroadcast
+from precision_tool.lib.ops.op_arguments import (
+    Mask,
+    axis_of,
+    common_shape,
+    integer,
+    near,
+    numbers,
+    real,
+    text,
+    typed,
+    unbroadcast,
+)
+from precision_tool.lib.ops.tracked import Tracked
 
 _SELU_SCALE = 1.0507009873554805
 _SELU_ALPHA = 1.6732632423543772
@@ -171,6 +183,64 @@ def scaled_softplus(call: Call) -> Outputs:
         raise NotComputedError("not_allowed", name="beta", value="0")
     y = np.where(beta * x > threshold, x, softplus(beta * x) / beta)
     return _output(y, np.abs(y) + abs(1 / beta))
+
+
+#: Up to here erf(x) is x T(x²) / U(x²), then erfc(x) is exp(−x²) P(x) / Q(x), and from 8 on exp(−x²) R(x) / S(x).
+#: Coefficients of S. L. Moshier's Cephes library, highest power first.
+_ERF_T = (9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226, 7003.32514112805075473,
+          55592.3013010394962768)  # fmt: skip
+_ERF_U = (1.0, 33.5617141647503099647, 521.357949780152679795, 4594.32382970980127987, 22629.0000613890934246,
+          49267.3942608635921086)  # fmt: skip
+_ERF_P = (2.46196981473530512524e-10, 0.564189564831068821977, 7.46321056442269912687, 48.6371970985681366614,
+          196.520832956077098242, 526.445194995477358631, 934.528527171957607540, 1027.55188689515710272,
+          557.535335369399327526)  # fmt: skip
+_ERF_Q = (1.0, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062, 975.708501743205489753,
+          1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182, 557.535340817727675546)  # fmt: skip
+_ERF_R = (0.564189583547755073984, 1.27536670759978104416, 5.01905042251180477414, 6.16021097993053585195,
+          7.40974269950448939160, 2.97886665372100240670)  # fmt: skip
+_ERF_S = (1.0, 2.26052863220117276590, 9.39603524938001434673, 12.0489539808096656605, 17.0814450747565897222,
+          9.60896809063285878198, 3.36907645100081516050)  # fmt: skip
+
+
+def normal_share(x: Doubles) -> Doubles:
+    """(1 + erf(x / √2)) / 2, to the last digits on either side."""
+    z = np.abs(np.asarray(x, np.float64)) * sqrt(0.5)
+    square = z * z
+    small = np.where(z > 1, 0.0, z)
+    inner = small * np.polyval(_ERF_T, small * small) / np.polyval(_ERF_U, small * small)
+    middle = np.minimum(z, 8.0)
+    far = np.maximum(z, 8.0)
+    far = np.where(np.isfinite(far), far, 30.0)
+    tail = np.where(
+        z < 8,
+        np.polyval(_ERF_P, middle) / np.polyval(_ERF_Q, middle),
+        np.polyval(_ERF_R, far) / np.polyval(_ERF_S, far),
+    )
+    beyond = np.where(z <= 1, 1 - inner, np.exp(-square) * tail) / 2  # of |x|
+    result: Doubles = np.where(np.isnan(x), np.nan, np.where(x < 0, beyond, 1 - beyond))
+    return result
+
+
+@op("GeluV2", kind=Kind.APPROXIMATE, inputs=("x",))
+def gelu_v2(call: Call) -> Outputs:
+    """x by the normal distribution's share below it; with `approximate` "tanh" the form of Gelu."""
+    (x,) = numbers(call, 0)
+    form = text(call, "approximate", default="none")
+    if form not in ("none", "tanh"):
+        raise NotComputedError("no_variant", name="approximate", value=form)
+    y = _gelu(x) if form == "tanh" else np.where(np.isneginf(x), 0.0, x * normal_share(x))
+    return _output(y, np.abs(x) + np.abs(y))
+
+
+@op("SwiGlu", kind=Kind.COMPOSITE, inputs=("x",))
+def swiglu(call: Call) -> Outputs:
+    """a sigmoid(a) b, of the halves a and b of x along an axis."""
+    (x,) = numbers(call, 0)
+    axis = axis_of(call, integer(call, "dim", default=-1), x.ndim)
+    if x.shape[axis] % 2:
+        raise NotComputedError("no_multiple", name="elements", number=x.shape[axis], limit=2)
+    a, b = np.split(x, 2, axis)
+    return [(Tracked(a).sigmoid() * a * b).output()]
 
 
 @op("HardSigmoid", kind=Kind.ROUNDED, inputs=("input_x",))

@@ -31,6 +31,7 @@ from precision_tool.lib.ops.op_arguments import (
     axis_of,
     common_shape,
     flag,
+    integer,
     near,
     near_step,
     numbers,
@@ -39,6 +40,7 @@ from precision_tool.lib.ops.op_arguments import (
     typed,
     unbroadcast,
 )
+from precision_tool.lib.ops.tracked import Tracked, held
 
 
 def _comparisons() -> None:
@@ -451,6 +453,57 @@ def axpy(call: Call) -> Outputs:
     common_shape(call, a, b, alpha)
     y = a + alpha * b
     return [Output(array=np.asarray(y), summed=np.abs(alpha * b) + np.abs(y))]
+
+
+def _added_to(call: Call, worked_in: Callable[[Tracked, Tracked], Tracked]) -> Outputs:
+    """The first input and `value` (an attribute, or the last input) times what becomes of the second and third."""
+    x, a, b = numbers(call, 0, 1, 2)
+    value = real(call, "value") if attribute(call, "value") is not None else None
+    factor = (np.asarray(1.0) if len(call.inputs) < 4 else numbers(call, 3)[0]) if value is None else np.asarray(value)
+    common_shape(call, x, a, b, factor)
+    part = worked_in(Tracked(a), Tracked(b))
+    if factor.size != 1 or factor.item() != 1:
+        part = part * (factor if value is None else held(value))
+    y = part + x
+    if all(needed(call, slot).array.dtype.kind in "iu" for slot in (0, 1, 2)):
+        return [Output(array=y.value.astype(needed(call, 0).array.dtype))]
+    return [y.output()]
+
+
+@op("Addcmul", kind=Kind.ROUNDED, inputs=("input_data", "x1", "x2", "value"))
+def add_product(call: Call) -> Outputs:
+    """x + value x1 x2."""
+    return _added_to(call, lambda a, b: a * b)
+
+
+@op("Addcdiv", kind=Kind.APPROXIMATE, inputs=("input_data", "x1", "x2", "value"))
+def add_quotient(call: Call) -> Outputs:
+    """x + value x1 / x2."""
+    return _added_to(call, lambda a, b: a / b)
+
+
+@op("Eltwise", kind=Kind.SUM, inputs=("x",))
+def each_with_each(call: Call) -> Outputs:
+    """All inputs multiplied (mode 0), summed, each times its coefficient (1), or the largest (2)."""
+    arrays = numbers(call, *range(len(call.inputs)))
+    if not arrays:
+        raise NotComputedError("input_count", number=0)
+    common_shape(call, *arrays)
+    mode = integer(call, "mode", default=1)
+    factors = attribute(call, "coeff") or []
+    if mode not in (0, 1, 2):
+        raise NotComputedError("no_variant", name="mode", value=str(mode))
+    if mode == 2:
+        return [Output(array=np.max(np.broadcast_arrays(*arrays), axis=0))]
+    terms = [Tracked(array) for array in arrays]
+    if mode == 1 and factors:
+        if len(factors) != len(terms):
+            raise NotComputedError("count_misfit", name="coeff", number=len(factors), other="inputs", limit=len(terms))
+        terms = [term if factor == 1 else term * float(factor) for term, factor in zip(terms, factors, strict=True)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term if mode else total * term
+    return [total.output()]
 
 
 @op("Muls", kind=Kind.ROUNDED, inputs=("x",))

@@ -179,7 +179,7 @@ def _sparse_cross_entropy(call: Call) -> Outputs:
 # --- losses of elements -----------------------------------------------------------------------------------------------
 
 
-def _reduced(call: Call, each: Tracked, default: str = "mean") -> Outputs:
+def reduced_loss(call: Call, each: Tracked, default: str = "mean") -> Outputs:
     """The losses of the elements, their sum or their mean."""
     reduction = text(call, "reduction", default=default)
     if reduction == "none":
@@ -207,7 +207,7 @@ def _share(call: Call, shape: tuple[int, ...], default: str = "mean") -> float:
     return 1 / max(1, _divisor(reduction, shape)) if reduction in ("mean", "batchmean") else 1.0
 
 
-def _optional(call: Call, slot: int, otherwise: float) -> Doubles:
+def optional_numbers(call: Call, slot: int, otherwise: float) -> Doubles:
     tensor = optional(call, slot)
     return np.asarray(otherwise) if tensor is None else floats(tensor)
 
@@ -229,9 +229,9 @@ def _sigmoid_cross_entropy(call: Call) -> Outputs:
 @op("SigmoidCrossEntropyWithLogitsV2", kind=Kind.COMPOSITE, inputs=("predict", "target", "weight", "pos_weight"))
 def _sigmoid_cross_entropy_v2(call: Call) -> Outputs:
     x, target = _inputs(call, 0, 1)
-    weight, factor = _optional(call, 2, 1.0), _optional(call, 3, 1.0)
+    weight, factor = optional_numbers(call, 2, 1.0), optional_numbers(call, 3, 1.0)
     common_shape(call, x, target, weight, factor)
-    return _reduced(call, _logits_loss(x, target, factor) * weight)
+    return reduced_loss(call, _logits_loss(x, target, factor) * weight)
 
 
 @op("SigmoidCrossEntropyWithLogitsGrad", kind=Kind.COMPOSITE, inputs=("predict", "target", "dout"))
@@ -248,7 +248,7 @@ def _sigmoid_cross_entropy_grad(call: Call) -> Outputs:
 )
 def _sigmoid_cross_entropy_grad_v2(call: Call) -> Outputs:
     x, target, dout = _inputs(call, 0, 1, 2)
-    weight, factor = _optional(call, 3, 1.0), _optional(call, 4, 1.0)
+    weight, factor = optional_numbers(call, 3, 1.0), optional_numbers(call, 4, 1.0)
     common_shape(call, x, target, dout, weight, factor)
     log_weight = target * factor
     slope = Tracked(x).sigmoid() * (log_weight + 1 - target) - log_weight
@@ -276,7 +276,7 @@ def _smooth_l1(call: Call) -> Outputs:
 
 @op("SmoothL1LossV2", kind=Kind.COMPOSITE, inputs=("predict", "label"))
 def _smooth_l1_v2(call: Call) -> Outputs:
-    return _reduced(call, _smooth_loss(call))
+    return reduced_loss(call, _smooth_loss(call))
 
 
 def _smooth_slope(call: Call) -> Tracked:
@@ -304,18 +304,18 @@ _LEAST = 1e-12
 @op("BinaryCrossEntropy", kind=Kind.COMPOSITE, inputs=("x", "y", "weight"))
 def _binary_cross_entropy(call: Call) -> Outputs:
     x, y = _inputs(call, 0, 1)
-    weight = _optional(call, 2, 1.0)
+    weight = optional_numbers(call, 2, 1.0)
     same_shape(call, x, y)
     common_shape(call, x, weight)
     ones = maximum(Tracked(x), _LEAST).log() * y
     others = maximum(1 - Tracked(x), _LEAST).log() * (1 - y)
-    return _reduced(call, -(ones + others) * weight)
+    return reduced_loss(call, -(ones + others) * weight)
 
 
 @op("BinaryCrossEntropyGrad", kind=Kind.COMPOSITE, inputs=("x", "y", "grad_output", "weight"))
 def _binary_cross_entropy_grad(call: Call) -> Outputs:
     x, y, g = _inputs(call, 0, 1, 2)
-    weight = _optional(call, 3, 1.0)
+    weight = optional_numbers(call, 3, 1.0)
     same_shape(call, x, y)
     common_shape(call, x, g, weight)
     slope = (Tracked(x) - y) / maximum((1 - Tracked(x)) * x, _LEAST)
@@ -331,7 +331,7 @@ def _difference(call: Call) -> Tracked:
 @op("MseLoss", kind=Kind.COMPOSITE, inputs=("predict", "label"))
 def _mse(call: Call) -> Outputs:
     difference = _difference(call)
-    return _reduced(call, difference * difference)
+    return reduced_loss(call, difference * difference)
 
 
 @op("MseLossGrad", kind=Kind.COMPOSITE, inputs=("predict", "label", "dout"))
@@ -346,7 +346,7 @@ def _mse_grad(call: Call) -> Outputs:
 def _lp(call: Call) -> Outputs:
     if integer(call, "p", default=1) != 1:
         raise NotComputedError("no_variant", name="p", value=str(integer(call, "p")))
-    return _reduced(call, _difference(call).abs())
+    return reduced_loss(call, _difference(call).abs())
 
 
 @op("L1LossGrad", kind=Kind.COMPOSITE, inputs=("grads", "predict", "label"))
@@ -363,16 +363,16 @@ def _kl_div(call: Call) -> Outputs:
     x, target = _inputs(call, 0, 1)
     same_shape(call, x, target)
     if attribute(call, "log_target"):
-        return _reduced(call, Tracked(target).exp() * (Tracked(target) - x))
+        return reduced_loss(call, Tracked(target).exp() * (Tracked(target) - x))
     positive = target > 0
     logarithm = Tracked(np.where(positive, target, 1.0)).log()
-    return _reduced(call, where(positive, (logarithm - x) * target, 0.0))
+    return reduced_loss(call, where(positive, (logarithm - x) * target, 0.0))
 
 
 def _class_weights(call: Call, slot: int) -> tuple[Places, Doubles]:
     """Of NLLLoss: the label's place in each row, and its weight, 0 where it does not count."""
     x = floats(needed(call, 0))
-    labels, weights = needed(call, slot).array.reshape(-1), _optional(call, slot + 1, 1.0)
+    labels, weights = needed(call, slot).array.reshape(-1), optional_numbers(call, slot + 1, 1.0)
     if x.ndim != 2 or labels.dtype.kind not in "iu" or len(labels) != x.shape[0]:
         raise typed_misfit("target", labels.dtype.name, labels.shape, "x", x.shape)
     if weights.size not in (1, x.shape[1]):
@@ -412,6 +412,91 @@ def _nll_grad(call: Call) -> Outputs:
     at = np.arange(len(places)), places
     result[at], summed[at] = each.value, each.summed
     return [Output(array=result, summed=summed)]
+
+
+# --- cross entropy of classes -----------------------------------------------------------------------------------------
+
+
+def _by_class(array: Doubles) -> Doubles:
+    """Classes as the last axis: they are the second, or the only one."""
+    return np.moveaxis(array, 1, -1) if array.ndim > 1 else array
+
+
+def _class_losses(
+    call: Call, logarithm: Tracked, labels: Places, weight: Doubles, smoothing: float
+) -> tuple[Tracked, Doubles]:
+    """The loss of every label and its weight, 0 for one that is ignored; the classes are the last axis."""
+    classes = logarithm.value.shape[-1]
+    if labels.shape != logarithm.value.shape[:-1] or labels.dtype.kind not in "iu":
+        raise typed_misfit("target", labels.dtype.name, labels.shape, "x", logarithm.value.shape)
+    if weight.size not in (1, classes):
+        raise NotComputedError("count_misfit", name="weight", number=weight.size, other="classes", limit=classes)
+    counts: Mask = labels != integer(call, "ignore_index", default=-100)
+    if np.any(counts & ((labels < 0) | (labels >= classes))):
+        raise NotComputedError("out_of_range", name="target", value=str(int(labels[counts].max())), limit=classes)
+    places = np.where(counts, labels, 0).astype(np.intp)
+    by_class = np.broadcast_to(weight.reshape(-1), (classes,))
+    weights = np.where(counts, by_class[places], 0.0)
+    at = places[..., None]
+    chosen = Tracked(
+        np.take_along_axis(logarithm.value, at, -1)[..., 0], np.take_along_axis(logarithm.noise, at, -1)[..., 0]
+    )
+    each = -(chosen if weight.size == 1 and weight.item() == 1 else chosen * weights)
+    if smoothing:
+        spread = -(logarithm * by_class).total(-1, keep=False)
+        each = each * (1 - smoothing) + spread * (smoothing / classes)
+    return where(counts, each, 0.0), weights
+
+
+def _reduced_by_weight(call: Call, each: Tracked, weights: Doubles) -> Tracked:
+    """The losses, their sum, or their mean by the sum of the weights."""
+    reduction = text(call, "reduction", default="mean")
+    if reduction == "none":
+        return each
+    if reduction not in ("sum", "mean"):
+        raise NotComputedError("no_variant", name="reduction", value=reduction)
+    axes = tuple(range(each.value.ndim))
+    total = each.total(axes, keep=False) if axes else each
+    if reduction == "mean":
+        total = total / Tracked(weights).total(axes or (), keep=False)
+    shape = call.outputs[0].shape if call.outputs else None
+    return total.reshape(*shape) if shape is not None and prod(shape) == 1 else total
+
+
+@op("CrossEntropyLoss", kind=Kind.COMPOSITE, inputs=("input", "target", "weight"))
+def _cross_entropy_loss(call: Call) -> Outputs:
+    """The loss and the logarithm of the softmax along the classes.
+
+    The targets are classes, or probabilities of them in a tensor of the input's shape. What `return_zloss` adds to
+    the outputs is left out.
+    """
+    (x,) = _inputs(call, 0)
+    if not x.ndim:
+        raise NotComputedError("shape", name="input", shape=())
+    logits = _by_class(x)
+    logarithm = _softmax(logits, (logits.ndim - 1,))[1]
+    smoothing, weight = real(call, "label_smoothing", default=0.0), optional_numbers(call, 2, 1.0)
+    target = needed(call, 1)
+    if target.array.dtype.kind == "f":
+        same_shape(call, x, target.array)
+        shares = _by_class(floats(target)) * (1 - smoothing) + smoothing / max(1, logits.shape[-1])
+        each = -(logarithm * (shares * weight.reshape(-1))).total(-1, keep=False)
+        loss = _reduced_by_weight(call, each, np.ones(each.value.shape))
+    else:
+        loss = _reduced_by_weight(call, *_class_losses(call, logarithm, target.array, weight, smoothing))
+    log_prob = logarithm.output()
+    if x.ndim < 3:
+        return [loss.output(), log_prob]
+    moved = (np.moveaxis(array, -1, 1) for array in (log_prob.array, np.asarray(log_prob.summed)))
+    return [loss.output(), Output(array=next(moved), summed=next(moved))]
+
+
+@op("torch.nll_loss", kind=Kind.COMPOSITE, inputs=("input", "target", "weight"))
+def _torch_nll(call: Call) -> Outputs:
+    """−w x of each label, with the classes along the second axis."""
+    (x,) = _inputs(call, 0)
+    losses = _class_losses(call, Tracked(_by_class(x)), needed(call, 1).array, optional_numbers(call, 2, 1.0), 0.0)
+    return [_reduced_by_weight(call, *losses).output()]
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------

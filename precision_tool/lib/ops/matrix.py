@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -451,3 +452,72 @@ def _einsum(call: Call) -> Outputs:
     result = np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1))
     squares = np.asarray(np.einsum(equation, *(array**2 for array in arrays), optimize=len(arrays) > 1))
     return [rounded(result, squares, max(1, int(work // max(result.size, 1))))]
+
+
+# --- groups of rows, each with a matrix of its own --------------------------------------------------------------------
+
+
+def _grouped(call: Call) -> tuple[Doubles, list[_Matrices], list[tuple[int, int]]]:
+    """x, the product of each group, and the rows of x that it takes.
+
+    Of GE's dynamic inputs x has one tensor here, the weights one of three axes or one a group, and so the bias.
+    """
+    (x,) = numbers(call, 0)
+    tensors = [tensor for tensor in call.inputs[1:] if tensor is not None and tensor.array.size]
+    lists = [tensor for tensor in tensors if tensor.array.dtype.kind in "iu" and tensor.array.ndim == 1]
+    if len(lists) != 1 or x.ndim != 2 or attribute(call, "transpose_x") or integer(call, "act_type", default=0):
+        raise NotComputedError("input_count", number=len(tensors) + 1)
+    numbers_of_rows = [int(number) for number in lists[0].array]
+    if integer(call, "group_list_type", default=0) == 0:
+        numbers_of_rows = [end - begin for begin, end in zip([0, *numbers_of_rows], numbers_of_rows, strict=False)]
+    groups = len(numbers_of_rows)
+    parts = [floats(tensor) for tensor in tensors if tensor.array.dtype.kind == "f"]
+    if len(parts) not in (1, 2, groups, 2 * groups):
+        raise NotComputedError("count_misfit", name="weight", number=len(parts), other="groups", limit=groups)
+    single = parts[0].ndim == 3
+    weights = list(parts[0]) if single else parts[:groups]
+    rest = parts[1:] if single else parts[groups:]
+    biases: list[Doubles | None] = [None] * groups
+    if rest:
+        biases = list(rest[0]) if single else list(rest)
+    if len(weights) != groups or len(biases) != groups or min(numbers_of_rows, default=0) < 0:
+        raise NotComputedError("count_misfit", name="weight", number=len(weights), other="groups", limit=groups)
+    ends = np.cumsum([0, *numbers_of_rows])
+    if ends[-1] > len(x):
+        raise NotComputedError("out_of_range", name="group_list", value=str(int(ends[-1])), limit=len(x))
+    spans = [(int(begin), int(end)) for begin, end in pairwise(ends)]
+    products = []
+    for (begin, end), weight, bias in zip(spans, weights, biases, strict=True):
+        factor = weight.T if attribute(call, "transpose_weight") else weight
+        if factor.ndim != 2 or factor.shape[0] != x.shape[1]:
+            raise NotComputedError("no_product", shapes=(x.shape, factor.shape))
+        products.append(_Matrices(x[begin:end], factor, bias))
+    return x, products, spans
+
+
+def _grouped_work(call: Call) -> float:
+    return sum(product.work() for product in _grouped(call)[1])
+
+
+@op("GroupedMatmul", kind=Kind.MATRIX, inputs=("x", "weight"), work=_grouped_work)
+def _grouped_matmul(call: Call) -> Outputs:
+    """The rows of x in groups, each times the matrix of its group; rows of no group have no result."""
+    x, products, spans = _grouped(call)
+    columns = {product.shape[-1] for product in products}
+    if len(columns) != 1:
+        raise NotComputedError("shapes_differ", shapes=tuple(product.shape for product in products))
+    limited(_grouped_work(call), len(x) * next(iter(columns)))
+    shape = (len(x), columns.pop())
+    expected(call, 0, shape)
+    result, summed, terms = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    doubtful = np.ones(shape, np.bool_)
+    for product, (begin, end) in zip(products, spans, strict=True):
+        output = product.whole()
+        for array, values in ((result, output.array), (summed, output.summed), (terms, output.terms)):
+            array[begin:end] = values
+        doubtful[begin:end] = False
+    return [
+        Output(
+            array=result, summed=summed, terms=terms, length=x.shape[1], doubtful=doubtful if doubtful.any() else None
+        )
+    ]

@@ -627,6 +627,30 @@ def gather_elements(call: Call) -> Outputs:
     return exact_output(np.take_along_axis(x[box], index, axis))
 
 
+@op("Index", kind=Kind.EXACT, inputs=("x", "indexed_sizes", "indexed_strides", "indices"))
+def index(call: Call) -> Outputs:
+    """Elements or slices of x at the indices of the axes that `indexed_sizes` has a 1 for; they broadcast."""
+    x = needed(call, 0).array
+    is_indexed = required_numbers(call, "indexed_sizes", slot=1)
+    tensors = [tensor for tensor in call.inputs[3:] if tensor is not None]
+    if len(is_indexed) > x.ndim or sum(map(bool, is_indexed)) != len(tensors):
+        raise NotComputedError("count_misfit", name="indices", number=len(tensors), other="axes", limit=x.ndim)
+    rest = iter(tensors)
+    parts: list[Array | slice] = []
+    for size, chosen in zip(x.shape, is_indexed, strict=False):
+        if not chosen:
+            parts.append(slice(None))
+            continue
+        places = next(rest).array
+        if places.dtype.kind not in "iu":
+            raise NotComputedError("data_type", name="indices", dtype=places.dtype.name)
+        if places.size and not (places.min() >= -size and places.max() < size):
+            raise NotComputedError("out_of_range", name="indices", value=str(int(places.max())), limit=size)
+        parts.append(places.astype(np.int64))
+    common_shape(call, *(part for part in parts if not isinstance(part, slice)))
+    return exact_output(x[tuple(parts)])
+
+
 def _places(tensor: Input, shape: tuple[int, ...]) -> tuple[Indices, ...]:
     """The indices of each axis that the last axis of an input points into."""
     indices = indices_of(tensor)

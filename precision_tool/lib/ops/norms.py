@@ -32,6 +32,7 @@ from precision_tool.lib.ops.base import (
 )
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
+    ROUNDOFF,
     axes_of,
     axis_of,
     flag,
@@ -266,6 +267,94 @@ def _beta_gamma_v2(call: Call) -> Outputs:
     dy, normalised = numbers(call, 0, 1)
     same_shape(call, dy, normalised)
     return _gamma_and_beta(call, (0, 1), dy, Tracked(normalised), dy.shape, required_numbers(call, "shape_gamma"))
+
+
+# --- layer norm as PyTorch has it, and the norm by the root of the mean square ----------------------------------------
+
+
+def _layer_norm_v4(call: Call) -> _Plan:
+    """x, the shape that is normalised, and gamma and beta, which may be missing; outputs y, mean, inverse root."""
+    (x,) = numbers(call, 0)
+    last = tuple(required_numbers(call, "normalized_shape", slot=1))
+    begin = x.ndim - len(last)
+    if begin < 0 or not last or x.shape[begin:] != last:
+        raise NotComputedError("shape_misfit", name="normalized_shape", shape=last, other="x", other_shape=x.shape)
+    epsilon = real(call, "epsilon", default=1e-5)
+    length = prod(last)
+    rows = _rows_of(x, length)
+    tensors = [optional(call, slot) for slot in (2, 3)]
+    parameters = [_parameter(call, floats(tensor), x.shape, length) for tensor in tensors if tensor is not None]
+
+    def formula(x: Doubles, *parameters: Doubles) -> Tracked:
+        mean, variance = _moments(x)
+        y = (x - mean) / (variance + epsilon).sqrt()
+        rest = iter(parameters)
+        if tensors[0] is not None:
+            y = y * next(rest)
+        return y if tensors[1] is None else y + next(rest)
+
+    def others() -> Outputs:
+        mean, variance = _moments(rows)
+        shape = (*x.shape[:begin], *[1] * (x.ndim - begin))
+        return [_shaped(call, 1, mean, shape), _shaped(call, 2, 1.0 / (variance + epsilon).sqrt(), shape)]
+
+    return _Plan(_Rows((rows,), tuple(parameters), formula), others)
+
+
+_register(["LayerNormV4"], ["x", "normalized_shape", "gamma", "beta"], _layer_norm_v4)
+
+
+def _inverse_root(x: Tracked, epsilon: float) -> Tracked:
+    """1 / sqrt(Σ x² / n + epsilon) of each row."""
+    if not x.value.size:
+        raise NotComputedError("empty")
+    root = ((x * x).total(1) * (1 / x.value.shape[1]) + epsilon).sqrt()
+    result: Tracked = 1.0 / root
+    return result
+
+
+def _rms_norm(call: Call) -> _Plan:
+    """x (of AddRmsNorm two, which are added) and gamma; outputs y, the inverse root, and of AddRmsNorm the sum.
+
+    The kernels of AddRmsNorm may hold the sum in its stored type.
+    """
+    count = 2 if call.op_type == "AddRmsNorm" else 1
+    tensors = numbers(call, *range(count))
+    same_shape(call, *tensors)
+    x = tensors[0]
+    gamma = optional(call, count)
+    last = x.shape[-1:] if gamma is None else gamma.array.shape
+    begin = x.ndim - len(last)
+    if not last or begin < 0 or x.shape[begin:] != last:
+        raise NotComputedError("shape_misfit", name="gamma", shape=last, other="x", other_shape=x.shape)
+    epsilon = real(call, "epsilon", default=1e-6)
+    length = prod(last)
+    rows = tuple(_rows_of(tensor, length) for tensor in tensors)
+    parameters = () if gamma is None else (floats(gamma).reshape(1, -1),)
+    unit = ROUNDOFF.get(needed(call, 0).dtype, 0.0) / ROUNDOFF["float32"]
+
+    def added(*parts: Doubles) -> Tracked:
+        if len(parts) == 1:
+            return Tracked(parts[0])
+        total = parts[0] + parts[1]
+        return Tracked(total, (max(1.0, unit) * total) ** 2)
+
+    def formula(*arrays: Doubles) -> Tracked:
+        x = added(*arrays[:count])
+        y = x * _inverse_root(x, epsilon)
+        return y * arrays[count] if parameters else y
+
+    def others() -> Outputs:
+        total = added(*rows)
+        shape = (*x.shape[:begin], *[1] * (x.ndim - begin))
+        result = [_shaped(call, 1, _inverse_root(total, epsilon), shape)]
+        return [*result, total.reshape(*x.shape).output()] if count > 1 else result
+
+    return _Plan(_Rows(rows, parameters, formula), others)
+
+
+_register(["RmsNorm"], ["x", "gamma"], _rms_norm)
+_register(["AddRmsNorm"], ["x1", "x2", "gamma"], _rms_norm)
 
 
 # --- instance and group norm ------------------------------------------------------------------------------------------
@@ -860,3 +949,55 @@ _register(
     ["y_backprop", "x", "scale", "reserve_space_1", "reserve_space_2"],
     _batch_norm_grad,
 )
+
+
+# --- the op of PyTorch ------------------------------------------------------------------------------------------------
+
+
+def _batch_norm_v3(call: Call) -> _Plan:
+    """Outputs: y, the running mean and variance, and what the gradient takes: the mean and the inverse root.
+
+    The variance is that of the differences from the mean, as PyTorch and the kernel compute it.
+    """
+    x = floats(needed(call, 0))
+    axis = _axis(call, needed(call, 0))
+    channels = x.shape[axis]
+    count = x.size // max(1, channels)
+    epsilon = real(call, "epsilon", default=1e-5)
+    scale, offset = (
+        Tracked(np.full(channels, otherwise)) if optional(call, slot) is None else _exact(call, [slot], channels)[0]
+        for slot, otherwise in ((1, 1.0), (2, 0.0))
+    )
+    has_running = optional(call, 3) is not None and optional(call, 4) is not None
+    training = flag(call, "is_training", default=True)
+    if training:
+        mean = _totals([Tracked(part)] for (part,) in _blocks(axis, x))[0].of * (1 / count)
+        centred = ([(part - mean) * (part - mean)] for (part,) in _blocks(axis, x))
+        variance = _totals(centred)[0].of * (1 / count)
+    else:
+        mean, variance = _exact(call, (3, 4), channels)
+
+    def others() -> list[Output | None]:
+        statistics: list[Tracked] = []
+        if has_running:
+            statistics = _exact(call, (3, 4), channels)
+        if training and has_running:
+            factor = real(call, "momentum", default=0.1)
+            now = mean, _unbiased(variance, count)
+            statistics = [old * (1 - factor) + new * factor for new, old in zip(now, statistics, strict=True)]
+        running = _each_small(call, statistics, 1) if statistics else [None, None]
+        return [*running, *_each_small(call, (mean, 1.0 / (variance + epsilon).sqrt()), 3)]
+
+    return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _centred_first(epsilon)), others)
+
+
+def _centred_first(epsilon: float) -> Formula:
+    """(x − mean) / sqrt(variance + epsilon), then scale and offset."""
+
+    def formula(x: Doubles, mean: Tracked, variance: Tracked, scale: Tracked, offset: Tracked) -> Tracked:
+        return (x - mean) / (variance + epsilon).sqrt() * scale + offset
+
+    return formula
+
+
+_register(["BatchNormV3"], ["x", "weight", "bias", "running_mean", "running_var"], _batch_norm_v3)

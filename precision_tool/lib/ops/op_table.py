@@ -10,6 +10,7 @@ from precision_tool.lib.ops.base import OPS, OpSpec, registered
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
     "activations",
+    "attention",
     "convolution",
     "elementwise",
     "images",
@@ -22,6 +23,7 @@ _FAMILIES = (
     "quantization",
     "recurrent",
     "reductions",
+    "torch_formulas",
     "windows",
 )
 for _family in _FAMILIES:
@@ -43,6 +45,7 @@ _BY_ELEMENT = frozenset({
     "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "FastGelu", "Mish",
     "HardSwish", "Swish", "ReluGrad", "Relu6Grad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "SoftplusGrad",
     "SoftsignGrad", "EluGrad", "SeluGrad", "GeluGrad", "FastGeluGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad",
+    "GeluV2", "Addcmul", "Addcdiv", "torch.scaled", "torch.lerp",
     "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
     "SelectV2",  # not Select, whose condition of one axis chooses along the first
     "ApplyGradientDescent", "ApplyMomentum", "ApplyMomentumD", "ApplyKerasMomentum", "ApplyAdam", "ApplyAdamD",

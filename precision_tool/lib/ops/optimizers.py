@@ -569,6 +569,34 @@ def adam_with_decay(call: Call) -> Outputs:
 
 
 @op(
+    "ApplyAdamWV2", kind=Kind.COMPOSITE, inputs=("var", "m", "v", "grad", "step", "max_grad_norm"),
+)  # fmt: skip
+def adam_with_decay_v2(call: Call) -> Outputs:
+    """Adam with a part of the variable taken off before, as PyTorch has it, at the step that `step` counts from 1.
+
+    With `amsgrad` the largest v of all steps takes v's place; it is the fourth output.
+    """
+    amsgrad = flag(call, "amsgrad")
+    arrays = numbers(call, 0, 1, 2, 3, *([5] if amsgrad else []))
+    same_shape(call, *arrays)
+    var, m, v, grad, *largest = (Tracked(array) for array in arrays)
+    step = scalar(call, 4)
+    if step < 1:
+        raise NotComputedError("not_allowed", name="step", value=str(step))
+    rate, beta1, beta2, decay, epsilon = (
+        np.float64(real(call, name, default=0.1)) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")
+    )
+    if flag(call, "maximize"):
+        grad = -grad
+    m = m * beta1 + grad * (1 - beta1)
+    v = v * beta2 + grad * grad * (1 - beta2)
+    largest = [maximum(largest[0], v)] if amsgrad else []
+    root = ((largest[0] if amsgrad else v) / (1 - beta2**step)).sqrt() + epsilon
+    var = var * (1 - rate * decay) - m / root * (rate / (1 - beta1**step))
+    return [tracked.output() for tracked in (var, m, v, *largest)]
+
+
+@op(
     "SGD", kind=Kind.COMPOSITE, inputs=("parameters", "gradient", "learning_rate", "accum", "momentum", "stat"),
 )  # fmt: skip
 def descent_with_momentum(call: Call) -> Outputs:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
+from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op, optional
+from precision_tool.lib.ops.movement import indices_of
 from precision_tool.lib.ops.op_arguments import ROUNDOFF, axis_of, common_shape, flag, floats, numbers, real, text
 from precision_tool.lib.ops.tracked import Tracked, maximum
 from precision_tool.lib.ops.windows import has_channels_first
@@ -103,3 +104,41 @@ def _in_steps(call: Call, y: Tracked) -> Output:
     output = y.output()
     factor = max(1.0, ROUNDOFF.get(dtype, 0.0) / ROUNDOFF["float32"])
     return Output(array=output.array, summed=output.summed * factor)
+
+
+@op("DynamicQuant", kind=Kind.EXACT, inputs=("x", "smooth_scales", "group_index"))
+def quantized_by_row(call: Call) -> Outputs:
+    """x, each row (along the last axis) divided by its scale: its largest absolute value by that of the type.
+
+    Before, x is multiplied by smooth scales, of which there is one row, or one for each group of rows; the groups end
+    where `group_index` says. Kernels compute in float32.
+    """
+    (x,) = numbers(call, 0)
+    if not x.ndim:
+        raise NotComputedError("shape", name="x", shape=())
+    dtype = call.outputs[0].dtype if call.outputs else "int8"
+    if dtype not in ("int8", "int4"):
+        raise NotComputedError("data_type", name="y", dtype=dtype)
+    smooth, groups = optional(call, 1), optional(call, 2)
+    values = Tracked(x)
+    if smooth is not None:
+        factors = floats(smooth)
+        if groups is not None:
+            ends = indices_of(groups)
+            number = np.searchsorted(ends.reshape(-1), np.arange(x.size // max(1, x.shape[-1])), side="right")
+            factors = factors[np.minimum(number, len(factors) - 1)].reshape(x.shape)
+        common_shape(call, x, factors)
+        values = values * factors
+    low, high = _LIMITS[dtype]
+    at = np.abs(values.value).argmax(-1)[..., None] if x.shape[-1] else np.zeros((*x.shape[:-1], 0), np.intp)
+    if not at.size:
+        raise NotComputedError("empty")
+    largest = Tracked(np.take_along_axis(values.value, at, -1), np.take_along_axis(values.noise, at, -1)).abs()
+    scale = largest * (1 / high)
+    exact = values / scale
+    off = 2 * ROUNDOFF["float32"] * exact.summed  # each rounding is off by a unit at most; its rms is less than half
+    ends_of = [np.clip(np.rint(exact.value + shift), low, high) for shift in (-off, 0.0, off)]
+    doubtful = (ends_of[0] != ends_of[2]) | ~np.isfinite(exact.value)
+    whole = np.where(np.isfinite(exact.value), ends_of[1], 0).astype(np.int64)
+    scales = scale[..., 0].output()
+    return [Output(array=whole, doubtful=doubtful), scales]

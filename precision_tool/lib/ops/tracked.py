@@ -104,6 +104,13 @@ class Tracked:
             own = summed_of(y, np.sum(self.value**2, axis=axes, keepdims=keep) - y**2 / count, count) ** 2
         return Tracked(y, np.sum(self.noise, axis=axes, keepdims=keep) + own)
 
+    def matmul(self, other: Doubles) -> Tracked:
+        """Return the matrix product with exact numbers, summed in an order that is not known."""
+        y = self.value @ other
+        squares = self.value**2 @ other**2
+        count = max(1, self.value.shape[-1])
+        return Tracked(y, self.noise @ other**2 + summed_of(y, squares - y**2 / count, count) ** 2)
+
     def __getitem__(self, index: Any) -> Tracked:
         """Return a selection of the numbers."""
         return Tracked(self.value[index], self.noise[index])
@@ -151,6 +158,21 @@ def _is_exact(operand: Tracked) -> bool:
 
 def _tracked(value: Tracked | npt.ArrayLike) -> Tracked:
     return value if isinstance(value, Tracked) else Tracked(np.asarray(value, np.float64))
+
+
+#: The rms of rounding to nearest by the unit roundoff of float32, in which a variance of 1 is an error.
+_UNIT_ERROR = 0.18**0.5 * 2.0**-24
+
+
+def held(value: float, reciprocal: bool = False) -> Tracked:
+    """A number as kernels may hold it: in float32, or the reciprocal of that in float32.
+
+    One rounding is then in every element that the number takes part in; how large it is, is known.
+    """
+    exact = 1 / value if reciprocal else value
+    narrow = float(np.float32(1 / np.float32(value)) if reciprocal else np.float32(value))
+    off = abs(narrow - exact) if np.isfinite(narrow) else 0.0
+    return Tracked(np.asarray(exact), (off / _UNIT_ERROR) ** 2)
 
 
 def where(condition: npt.NDArray[np.bool_], first: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
