@@ -7,7 +7,9 @@ of GE's graphs are. Elsewhere the arguments are bound anew each time, as a stage
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +34,19 @@ from precision_tool.lib.ops.torch_apis import builder_of, torch_call
 
 T = TypeVar("T")
 
+#: How the types of ops end that put out gradients.
+GRADIENTS = (f".{Direction.BACKWARD}", f".{Direction.PARAMETERS_GRAD}")
+#: Other values of arguments by name, which kernels may take instead of those they are given. An error that one of them
+#: explains is no imprecision.
+_EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+_SWITCH = (False, True)
+_OTHERS: Mapping[str, tuple[Any, ...]] = {
+    "eps": _EPSILONS, "epsilon": _EPSILONS, "approximate": ("none", "tanh"), "is_causal": _SWITCH, "scale": (None, 1.0),
+    "attn_mask": (None,), "align_corners": _SWITCH, "count_include_pad": _SWITCH, "ceil_mode": _SWITCH,
+    "label_smoothing": (0.0,), "bias": (None,), "weight": (None,), "alpha": (1,), "unbiased": _SWITCH,
+    "correction": (0, 1), "amsgrad": _SWITCH, "momentum": (0.0,), "rounding_mode": (None, "floor", "trunc"),
+    "dim": (-1, 0, 1, 2, 3),
+}  # fmt: skip
 #: Of the gradients that an output of a backward may be, as many combinations are tried.
 _MAX_COMBINATIONS = 8
 
@@ -82,16 +97,65 @@ def recorded_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input])
     yield _formula(op, recorded, inputs, _forward_call)
 
 
+def recorded_variants(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]
+) -> Iterator[tuple[tuple[str, str, str], Formula]]:
+    """Yield formulas of a call with another value of one argument, with its name and both values.
+
+    Parameters and errors as of `recorded_formulas`.
+    """
+    builder = builder_of(api_of(recorded.call)) if _is_forward(recorded) else None
+    if builder is None:
+        return
+    args, kwargs = bound(recorded.call, inputs)
+    try:
+        arguments = signature(builder).bind(*args, **kwargs)
+    except TypeError:
+        return
+    arguments.apply_defaults()
+    for name, value in list(arguments.arguments.items()):
+        for other in _OTHERS.get(name, ()):
+            if _is_same(value, other) or (name == "dim" and not isinstance(value, int)):
+                continue
+
+            def changed(
+                op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], name: str = name, other: Any = other
+            ) -> Call:
+                return _forward_call(op, recorded, inputs, {name: other})
+
+            with suppress(NotComputedError):
+                yield (name, _shown(value), _shown(other)), _formula(op, recorded, inputs, changed)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if isinstance(value, Input) or isinstance(other, Input):
+        return value is other
+    return value is other or (value == other and type(value) is type(other))
+
+
+def _shown(value: Any) -> str:
+    return "tensor" if isinstance(value, Input) else str(value)
+
+
 #: Makes the call of a formula of a recorded op from its inputs by slot.
 _Make = Callable[[Op, RecordedOp, Mapping[int, Input]], Call]
 
 
-def _forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Call:
+def _forward_call(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], others: Mapping[str, Any] | None = None
+) -> Call:
+    """The call of a formula; `others` are arguments by name that have other values."""
     lower = _autocast_type(op, recorded)
     if lower:
         inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+    name = api_of(recorded.call)
     args, kwargs = bound(recorded.call, inputs)
-    return torch_call(api_of(recorded.call), args, kwargs)
+    builder = builder_of(name) if others else None
+    if builder is not None:
+        arguments = signature(builder).bind(*args, **kwargs)
+        arguments.arguments.update(others or {})
+        args, kwargs = list(arguments.args), dict(arguments.kwargs)
+    return torch_call(name, args, kwargs)
 
 
 def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make) -> Formula:
@@ -171,7 +235,7 @@ def bound(call: RecordedCall, inputs: Mapping[int, Input], first: int = 0) -> tu
         if isinstance(argument, SliceArgument):
             return slice(argument.start, argument.stop, argument.step)
         if isinstance(argument, DescribedArgument):
-            raise NotComputedError("no_variant", name=argument.type, value="")
+            raise NotComputedError("no_variant", name="argument", value=argument.type)
         if isinstance(argument, tuple):
             return [value(item) for item in argument]
         if isinstance(argument, Mapping):
