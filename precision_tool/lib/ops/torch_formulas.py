@@ -110,8 +110,6 @@ for _type in ("Conv3D", "Conv3DTranspose", "MaxPool3D", "AvgPool3D"):
     _with_other_axes(_type)
 for _type in ("Conv2DBackpropInputD", "Conv2DBackpropFilterD", "Conv3DBackpropInputD", "Conv3DBackpropFilterD"):
     _with_other_axes(_type)
-for _type in ("MaxPoolGrad", "AvgPoolGrad", "MaxPool3DGrad", "AvgPool3DGrad"):
-    _with_other_axes(_type)
 
 
 def _each(kind: Kind) -> None:

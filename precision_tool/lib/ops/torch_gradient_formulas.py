@@ -20,6 +20,7 @@ from precision_tool.lib.ops.base import (
     Doubles,
     Kind,
     NotComputedError,
+    OpSpec,
     Output,
     Outputs,
     check_size,
@@ -291,27 +292,23 @@ def sum_by_place(call: Call) -> Outputs:
     ]  # fmt: skip
 
 
-@op("torch.sum_to", kind=Kind.SUM, inputs=("gradient",))
-def sum_to(call: Call) -> Outputs:
-    """The result of another op, the attribute `of`, summed to the shape that broadcasting it began with.
+def _sum_to(call: Call) -> Outputs:
+    """The result of another op summed to the shape that broadcasting it began with.
 
     Between both it is rounded to the type of the tensors.
     """
-    inner = replace(call, op_type=text(call, "of", default=""), attrs=call.attrs.get("attrs", {}), outputs=())
-    spec = registered().get(inner.op_type)
-    if spec is None:
-        raise NotComputedError("no_formula", op_type=inner.op_type)
+    inner, spec = _inner(call)
     first = spec.function(inner)[0]
     assert first is not None
     shape = tuple(required_numbers(call, "shape"))
     part = first.array
     if np.broadcast_shapes(shape, part.shape) != part.shape:
         raise NotComputedError("shape_misfit", name="gradient", shape=part.shape, other="input", other_shape=shape)
-    between = 0.0 if inner.op_type == "Identity" else _narrow(call)
+    between = 0.0 if spec.kind is Kind.EXACT else _narrow(call)
     noise = np.broadcast_to(np.square(first.summed) + (between * part) ** 2, part.shape)
     total, squares = unbroadcast(part, shape), unbroadcast(part**2, shape)
     count = max(1, part.size // max(1, total.size))
-    own = summed_of(total, squares - total**2 / count, count)
+    own = summed_of(total, squares - total**2 / count, count) if count > 1 else np.zeros(shape)
     terms = np.broadcast_to(np.square(first.terms), part.shape)
     doubtful = None
     if first.doubtful is not None:
@@ -320,12 +317,8 @@ def sum_to(call: Call) -> Outputs:
     return [Output(array=total, summed=summed, terms=np.sqrt(unbroadcast(terms, shape)), doubtful=doubtful)]
 
 
-@op("torch.embedding_grad", kind=Kind.SUM, inputs=("grad", "indices"))
-def embedding_gradient(call: Call) -> Outputs:
-    """GE's EmbeddingDenseGrad, which adds up the rows one after the other in their stored type."""
-    first = registered()["EmbeddingDenseGrad"].function(replace(call, op_type="EmbeddingDenseGrad"))[0]
-    assert first is not None
-    return [replace(first, summed=first.summed * _narrow(call))]
+op("torch.sum_to", kind=Kind.SUM)(_sum_to)
+op("torch.sum_to.composite", kind=Kind.COMPOSITE)(_sum_to)
 
 
 @op("torch.along_axes", kind=Kind.COMPOSITE, inputs=("gradient", "matrices"))
@@ -348,28 +341,39 @@ def along_axes(call: Call) -> Outputs:
     return [Output(array=y, summed=absolute * off, terms=np.sqrt(np.maximum(squares, 0)))]
 
 
-@op("torch.reshaped", kind=Kind.COMPOSITE, inputs=())
-def reshaped_output(call: Call) -> Outputs:
-    """The first output of another op, the attribute `of`, in another shape."""
-    inner = replace(call, op_type="torch.nth", attrs={"slot": 0, **call.attrs})
-    (first,) = nth_output(inner)
-    assert first is not None
-    shape = required_numbers(call, "shape")
-    summed, terms = (
-        np.broadcast_to(size, first.array.shape).reshape(shape) for size in (first.summed, first.terms)
-    )
-    doubtful = None if first.doubtful is None else first.doubtful.reshape(shape)
-    return [replace(first, array=first.array.reshape(shape), summed=summed, terms=terms, doubtful=doubtful)]
-
-
-@op("torch.nth", kind=Kind.COMPOSITE, inputs=())
-def nth_output(call: Call) -> Outputs:
-    """The output of another op, the attribute `of`, at a slot."""
-    inner = replace(call, op_type=text(call, "of", default=""), attrs=call.attrs.get("attrs", {}), outputs=())
+def _inner(call: Call) -> tuple[Call, OpSpec]:
+    """The call of another op, the attributes `of` and `attrs`, of the same inputs."""
+    inner = replace(
+        call, op_type=text(call, "of", default=""), attrs=call.attrs.get("attrs", {}),
+        outputs=tuple(replace(spec, shape=None) for spec in call.outputs),
+    )  # fmt: skip
     spec = registered().get(inner.op_type)
     if spec is None:
         raise NotComputedError("no_formula", op_type=inner.op_type)
-    return [spec.function(inner)[integer(call, "slot")]]
+    return inner, spec
+
+
+def _result(call: Call) -> Outputs:
+    """The output of another op at the attribute `slot`, in the shape `shape` where it is told.
+
+    With `narrow` the kernel adds up in the stored type of the first input.
+    """
+    inner, spec = _inner(call)
+    output = spec.function(inner)[integer(call, "slot", default=0)]
+    if output is None:
+        raise NotComputedError("no_formula", op_type=inner.op_type)
+    if flag(call, "narrow"):
+        output = replace(output, summed=output.summed * _narrow(call), chained=None)
+    shape = whole_numbers(call, "shape")
+    if shape is None:
+        return [output]
+    summed, terms = (np.broadcast_to(size, output.array.shape).reshape(shape) for size in (output.summed, output.terms))
+    doubtful = None if output.doubtful is None else output.doubtful.reshape(shape)
+    return [replace(output, array=output.array.reshape(shape), summed=summed, terms=terms, doubtful=doubtful)]
+
+
+for _kind in Kind:
+    op(f"torch.result.{_kind.value}", kind=_kind)(_result)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -410,12 +414,17 @@ def ties_gradient(call: Call) -> Outputs:
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
-def _inverse_roots(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool) -> tuple[Tracked, Tracked]:
-    """x without its mean (if `centred`), and the inverse root of its mean square, along some axes."""
+def _moments(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, narrow: float) -> tuple[Tracked, Tracked]:
+    """x without its mean (if `centred`), and the inverse root of its mean square, along some axes.
+
+    Kernels may keep both statistics in the type of the tensors.
+    """
     count = max(1, prod(x.shape[axis] for axis in axes))
-    rest = Tracked(x) - Tracked(x).total(axes) * (1 / count) if centred else Tracked(x)
+    mean = Tracked(x).total(axes) * (1 / count)
+    rest = Tracked(x) - mean if centred else Tracked(x)
     variance = (rest * rest).total(axes) * (1 / count)
-    return rest, 1.0 / (variance + epsilon).sqrt()
+    kept = Tracked(x) - _stored(mean, narrow) if centred else rest
+    return kept, _stored(1.0 / (variance + epsilon).sqrt(), narrow)
 
 
 @op("torch.normalised_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "mean", "variance"))
@@ -423,8 +432,9 @@ def normalised_gradient(call: Call) -> Outputs:
     """The gradient of a layer, group, instance, batch or root mean square norm for its input or a parameter.
 
     `shape` is the shape in which the `axes` of the input are normalised, without mean unless `centred`; `of` says for
-    which of "input", "weight" and "bias". The parameters have the shape of `weight_shape` then. With mean and variance
-    given (a batch norm that does not train) they are constants.
+    which of "input", "weight" and "bias"; "quotient" is that of the last division alone. The parameters have the shape
+    of `weight_shape` then. With mean and variance given (a batch norm that does not train) they are constants. With
+    `narrow` the sums for a parameter are added up in the stored type.
     """
     g, x = numbers(call, 0, 1)
     same_shape(call, g, x)
@@ -433,12 +443,12 @@ def normalised_gradient(call: Call) -> Outputs:
     own, of = whole_numbers(call, "weight_shape"), text(call, "of", default="input")
     if not x.size:
         raise NotComputedError("empty")
-    result_shape = x.shape
+    result_shape, narrow = x.shape, _narrow(call)
     g, x = g.reshape(shape), x.reshape(shape)
     weight = optional(call, 2)
     factor = None if weight is None else floats(weight).reshape(own or ())
     if optional(call, 3) is None:
-        centred, root = _inverse_roots(x, axes, real(call, "epsilon"), flag(call, "centred"))
+        centred, root = _moments(x, axes, real(call, "epsilon"), flag(call, "centred"), narrow)
     else:
         mean, variance = (array.reshape(own or ()) for array in numbers(call, 3, 4))
         centred = Tracked(x) - mean
@@ -447,15 +457,15 @@ def normalised_gradient(call: Call) -> Outputs:
         if own is None:
             raise NotComputedError("no_attribute", name="weight_shape")
         products = centred * root * g if of == "weight" else Tracked(g)
-        others = tuple(axis for axis, size in enumerate(own) if size == 1)
-        total = products.total(others)
-        return [total.reshape(*required_numbers(call, "parameter_shape")).output()]
+        total = products.total(tuple(axis for axis, size in enumerate(own) if size == 1))
+        result = total.reshape(*required_numbers(call, "parameter_shape"))
+        return [Output(array=result.value, summed=result.summed * (narrow if flag(call, "narrow") else 1.0))]
     scaled = Tracked(g) if factor is None else Tracked(g) * factor
     if optional(call, 3) is not None or of == "quotient":
         return [(scaled * root).reshape(*result_shape).output()]
     count = prod(shape[axis] for axis in axes)
     normal = centred * root
-    inner = scaled - normal * ((scaled * normal).total(axes) * (1 / count))
+    inner = scaled - _stored(normal * ((scaled * normal).total(axes) * (1 / count)), narrow)
     if flag(call, "centred"):
         inner = inner - scaled.total(axes) * (1 / count)
     return [(inner * root).reshape(*result_shape).output()]

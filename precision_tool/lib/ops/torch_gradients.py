@@ -23,7 +23,7 @@ import numpy as np
 from precision_tool.lib.messages import Message
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.attention import turned
-from precision_tool.lib.ops.base import Call, Input, NotComputedError, OutputSpec, check_size, reason_of
+from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, OutputSpec, check_size, reason_of
 from precision_tool.lib.ops.op_arguments import Array
 from precision_tool.lib.ops.torch_apis import key_of, torch_call
 from precision_tool.lib.ops.torch_formulas import adaptive_spans, taps
@@ -158,10 +158,7 @@ def _in_shape(call: Call, own: Shape | None, shape: Shape) -> Call:
         return call
     if call.op_type == "Identity" and call.inputs[0] is not None:
         return _moved(call.inputs[0], call.inputs[0].array.reshape(shape))
-    return Call(
-        op_type="torch.reshaped", inputs=call.inputs, outputs=call.outputs,
-        attrs={"of": call.op_type, "attrs": call.attrs, "shape": list(shape)},
-    )  # fmt: skip
+    return _result(call, shape=list(shape))
 
 
 def _made(name: str, make: Maker) -> Call:
@@ -292,7 +289,11 @@ def _is_real(x: Any) -> bool:
 def _tensor(value: Any) -> Input:
     if isinstance(value, Input):
         return value
-    return Input(array=np.asarray(value, np.float64), dtype="float64")
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise NotComputedError("not_number", name="argument", value=repr(value)[:60])
+    is_whole = array.ndim and array.dtype.kind in "iu"
+    return Input(array=array, dtype=array.dtype.name) if is_whole else Input(array=array.astype(float), dtype="float64")
 
 
 def _call(op_type: str, *inputs: Any, outputs: tuple[OutputSpec, ...] = (), **attrs: Any) -> Call:
@@ -312,13 +313,37 @@ def _shape_of(*inputs: Any) -> Shape:
     return np.broadcast_shapes(*(np.shape(x.array) if isinstance(x, Input) else np.shape(x) for x in inputs))
 
 
+def _result(call: Call, **attrs: Any) -> Call:
+    """A result of a call: another slot than the first, another shape, or added up in the stored type (`narrow`)."""
+    attrs = {name: value for name, value in attrs.items() if value is not None}
+    kind = _kind_of(call.op_type)
+    return replace(call, op_type=f"torch.result.{kind.value}", attrs={"of": call.op_type, "attrs": call.attrs, **attrs})
+
+
+def _slot(slot: int, op_type: str, *inputs: Any, **attrs: Any) -> Call:
+    """An output of an op, by its slot."""
+    return _result(_call(op_type, *inputs, **attrs), slot=slot)
+
+
+def _kind_of(op_type: str) -> Kind:
+    spec = op_table.find(op_type)
+    if spec is None:
+        raise NotComputedError("no_formula", op_type=op_type)
+    return spec.kind
+
+
+#: Kinds of results whose sum is no more than that.
+_SUMMED = (Kind.EXACT, Kind.ROUNDED, Kind.SUM, Kind.MATRIX)
+
+
 def _reduced(to: Input, op_type: str, *inputs: Any, of: Shape | None = None, **attrs: Any) -> Call:
     """The call of an op whose result has the shape `of`, summed to that of a tensor that was broadcast."""
     shape, whole = to.array.shape, _shape_of(*inputs) if of is None else of
     call = _call(op_type, *inputs, **attrs)
     if whole == shape:
         return call
-    return replace(call, op_type="torch.sum_to", attrs={"of": op_type, "attrs": call.attrs, "shape": list(shape)})
+    summed = "torch.sum_to" if _kind_of(op_type) in _SUMMED else "torch.sum_to.composite"
+    return replace(call, op_type=summed, attrs={"of": op_type, "attrs": call.attrs, "shape": list(shape)})
 
 
 def _passed(back: _Back, to: Input, factor: Any = 1) -> Call:
@@ -592,7 +617,7 @@ def _celu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) ->
 def _prelu(back: _Back, input: Any, weight: Any) -> Gradients:
     x = replace(input, layout="NCHW" if input.array.ndim > 1 else "ND")
     for slot, to in enumerate((input, weight)):
-        yield to, partial(_call, "torch.nth", back.g, x, weight, of="PReluGrad", slot=slot)
+        yield to, partial(_slot, slot, "PReluGrad", back.g, x, weight)
 
 
 @gradient("softplus")
@@ -766,7 +791,7 @@ def _einsum(back: _Back, equation: str, *operands: Any) -> Gradients:
 # --- convolution and pooling ------------------------------------------------------------------------------------------
 
 
-def _of_images(back: _Back, op_type: str, to: Input, inputs: Sequence[Input], whole: Shape, **attrs: Any) -> Call:
+def _of_images(op_type: str, to: Input, inputs: Sequence[Input], whole: Shape, **attrs: Any) -> Call:
     """A call whose result has a batch and two axes of space or more, in the shape that the tensor has."""
     layout = "NCHW" if len(whole) == 4 else "NCDHW"
     call = _call(op_type, *inputs, outputs=(OutputSpec(layout=layout),), **attrs)
@@ -799,16 +824,16 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
 
     def to_input() -> Call:
         if transposed:
-            return _of_images(back, f"Conv{many}D", input, (g, filters), shapes[0], **attrs)
+            return _of_images(f"Conv{many}D", input, (g, filters), shapes[0], **attrs)
         sizes = list(shapes[0])
         return _of_images(
-            back, f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs
+            f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs
         )
 
     def to_weight() -> Call:
         pair = (g, images) if transposed else (images, g)
         sizes = list(shapes[1])
-        return _of_images(back, f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=sizes, **attrs)
+        return _of_images(f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=sizes, **attrs)
 
     yield input, to_input
     yield weight, to_weight
@@ -824,11 +849,15 @@ def _pooling(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -
     g = _result_as_images(back, rank, input)
     whole = images.array.shape
     if op_type.startswith("Max"):
-        maxima = replace(g, array=np.zeros(()))  # the values of the result, which the formula does not take
-        yield input, lambda: _of_images(back, op_type.replace("Pool3D", "Pool3DGrad") if "3D" in op_type else "MaxPoolGrad", input, (images, maxima, g), whole, **attrs)  # fmt: skip
+        # The slot of the values of the result, which the formula does not take.
+        yield input, lambda: _pooled_back(f"{op_type}Grad", input, g, images, None, g, **attrs)
     else:
-        name = "AvgPool3DGrad" if "3D" in op_type else "AvgPoolGrad"
-        yield input, lambda: _of_images(back, name, input, (g,), whole, orig_input_shape=list(whole), **attrs)
+        yield input, lambda: _pooled_back(f"{op_type}Grad", input, g, g, orig_input_shape=list(whole), **attrs)
+
+
+def _pooled_back(op_type: str, to: Input, g: Input, *inputs: Any, **attrs: Any) -> Call:
+    """What windows that overlap pass back is added up in the stored type."""
+    return _result(_call(op_type, *inputs, **attrs), shape=list(to.array.shape), narrow=True)
 
 
 def _matrix_of(places: Array, weights: Array, size: int) -> Array:
@@ -1040,9 +1069,7 @@ def _npu_fusion_attention(
     inputs = (q, k, v, back.g, shift, drop, padding, mask, None, None, None, None, *rest)
     for slot, to in enumerate((query, key, value, pse)):
         if to is not None:
-            yield to, partial(
-                _call, "torch.nth", *inputs, of="FlashAttentionScoreGrad", attrs=dict(call.attrs), slot=slot
-            )
+            yield to, partial(_slot, slot, "FlashAttentionScoreGrad", *inputs, **call.attrs)
 
 
 @gradient("embedding")
@@ -1052,10 +1079,8 @@ def _embedding(
 ) -> Gradients:  # fmt: skip
     count = weight.array.shape[0]
     padding = None if padding_idx is None else int(padding_idx) % count
-    yield weight, lambda: _call(
-        "torch.embedding_grad", back.g, input, num_weights=count, padding_idx=padding,
-        scale_grad_by_freq=bool(scale_grad_by_freq),
-    )  # fmt: skip
+    attrs = {"num_weights": count, "padding_idx": padding, "scale_grad_by_freq": bool(scale_grad_by_freq)}
+    yield weight, lambda: _result(_call("EmbeddingDenseGrad", back.g, input, **attrs), narrow=True)
 
 
 _GRADIENTS["Torch.embedding"] = _GRADIENTS["Aten.embedding"] = (
