@@ -19,6 +19,10 @@ from precision_tool.lib.ops.base import Call, Input, NotComputedError, Output
 from precision_tool.lib.ops.torch_gradients import has_gradient, recorded_gradients, torch_gradients
 
 
+#: Where PyTorch's kernels have constants in float32, or 1 − x in float64 of an x near 1.
+LOOSE = {"Functional.celu": 1e-6, "Functional.hardsigmoid": 1e-6, "Functional.binary_cross_entropy": 1e-6}
+
+
 def first_output(call: Call) -> Output:
     """What the formula of a gradient gives."""
     output = outputs_of_call(call)[0]
@@ -86,4 +90,4 @@ def test_each_is_what_autograd_computes(api: str, random: Random, torch: Torch) 
         for number, call in calls.items():
             expected = true.gradients[number]
             if expected is not None:
-                fits(first_output(call), expected)
+                fits(first_output(call), expected, LOOSE.get(api, 1e-9))

@@ -427,14 +427,14 @@ def _moments(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, n
     return kept, _stored(1.0 / (variance + epsilon).sqrt(), narrow)
 
 
-@op("torch.normalised_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "mean", "variance"))
+@op("torch.normalised_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "mean", "variance", "added"))
 def normalised_gradient(call: Call) -> Outputs:
     """The gradient of a layer, group, instance, batch or root mean square norm for its input or a parameter.
 
     `shape` is the shape in which the `axes` of the input are normalised, without mean unless `centred`; `of` says for
     which of "input", "weight" and "bias"; "quotient" is that of the last division alone. The parameters have the shape
     of `weight_shape` then. With mean and variance given (a batch norm that does not train) they are constants. With
-    `narrow` the sums for a parameter are added up in the stored type.
+    `narrow` the sums for a parameter are added up in the stored type. What is `added` comes to the gradient of the input.
     """
     g, x = numbers(call, 0, 1)
     same_shape(call, g, x)
@@ -468,7 +468,9 @@ def normalised_gradient(call: Call) -> Outputs:
     inner = scaled - _stored(normal * ((scaled * normal).total(axes) * (1 / count)), narrow)
     if flag(call, "centred"):
         inner = inner - scaled.total(axes) * (1 / count)
-    return [(inner * root).reshape(*result_shape).output()]
+    result = (inner * root).reshape(*result_shape)
+    added = optional(call, 5)
+    return [(result if added is None else result + floats(added)).output()]
 
 
 @op("torch.normalize_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input"))
@@ -489,6 +491,42 @@ def unit_gradient(call: Call) -> Outputs:
         if of == "input":
             along = (Tracked(g) * x).total(axes) / (bound * bound * bound)
             result = result - where(is_small, 0.0, along) * x
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.cosine_grad", kind=Kind.COMPOSITE, inputs=("gradient", "x1", "x2"))
+def cosine_gradient(call: Call) -> Outputs:
+    """The gradient of cosine_similarity for x1: g (b / (|a| |b|) − y a / |a|²), with norms of at least eps."""
+    g, a, b = numbers(call, 0, 1, 2)
+    same_shape(call, a, b)
+    axes = axes_of(call, required_numbers(call, "dim"), a.ndim)
+    eps = real(call, "eps", default=1e-8)
+    of_a, of_b = (_bounded_norm(x, axes, eps) for x in (a, b))
+    unit = Tracked(b) / of_b
+    along = (Tracked(a) / of_a * unit).total(axes)
+    is_small = of_a.value <= eps
+    result = (unit - where(is_small, 0.0, along * a / of_a)) / of_a * g
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+def _bounded_norm(x: Doubles, axes: tuple[int, ...], least: float) -> Tracked:
+    norm = (Tracked(x) * x).total(axes).sqrt()
+    return where(norm.value < least, least, norm)
+
+
+@op("torch.distance_grad", kind=Kind.COMPOSITE, inputs=("gradient", "x1", "x2", "output"))
+def distance_gradient(call: Call) -> Outputs:
+    """The gradient of pairwise_distance for x1, or with a `sign` of −1 for x2: g d / |d| of the difference d + eps."""
+    g, a, b, y = numbers(call, 0, 1, 2, 3)
+    common_shape(call, g, a, b, y)
+    difference = Tracked(a) - b + real(call, "eps", default=1e-6)
+    if real(call, "p", default=2.0) == 2:
+        result = where(y == 0, 0.0, difference / np.where(y == 0, 1.0, y)) * g
+    elif real(call, "p") == 1:
+        result = Tracked(np.sign(difference.value)) * g
+    else:
+        raise NotComputedError("no_variant", name="p", value=str(real(call, "p")))
+    result = result * real(call, "sign", default=1.0)
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
 
@@ -550,14 +588,41 @@ def class_loss_gradient(call: Call) -> Outputs:
 
 @op("torch.kl_div_grad", kind=Kind.APPROXIMATE, inputs=("gradient", "target"))
 def divergence_gradient(call: Call) -> Outputs:
-    """−g target, or −g exp(target) of the logarithm of a target; for kl_div's input."""
+    """−g target, or −g exp(target) of the logarithm of a target; for the target itself with the input in slot 2."""
     g, target = numbers(call, 0, 1)
     common_shape(call, g, target)
     each = Tracked(g) * (1 / max(1, integer(call, "count", default=1)))
+    x = None if optional(call, 2) is None else floats(needed(call, 2))
     if flag(call, "log_target"):
-        result = -(Tracked(target).exp() * each)
-    else:
+        power = Tracked(target).exp()
+        result = -(power * each) if x is None else power * (Tracked(target) - x + 1.0) * each
+    elif x is None:
         result = -(each * target)
+    else:
+        result = (Tracked(target).log() + 1.0 - x) * each
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.binary_target_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight"))
+def binary_target_gradient(call: Call) -> Outputs:
+    """g w (log(1 − x) − log x)."""
+    g, x = numbers(call, 0, 1)
+    weight = optional_numbers(call, 2, 1.0)
+    common_shape(call, g, x, weight)
+    share = 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+    result = ((1 - Tracked(x)).log() - Tracked(x).log()) * weight * g * share
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.logits_target_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "pos_weight"))
+def logits_target_gradient(call: Call) -> Outputs:
+    """g w ((factor − 1) log(1 + exp(−x)) − x)."""
+    g, x = numbers(call, 0, 1)
+    weight, factor = optional_numbers(call, 2, 1.0), optional_numbers(call, 3, 1.0)
+    common_shape(call, g, x, weight, factor)
+    tail = (Tracked(-np.abs(x)).exp() + 1.0).log() + np.maximum(-x, 0)
+    share = 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+    result = (tail * (factor - 1) - x) * weight * g * share
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
 

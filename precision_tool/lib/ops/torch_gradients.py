@@ -31,7 +31,8 @@ from precision_tool.lib.ops.torch_formulas import adaptive_spans, taps
 Shape = tuple[int, ...]
 #: Makes a call when it is asked for.
 Maker = Callable[[], Call]
-Gradients = Iterator[tuple[Input, Maker]]
+#: For a tensor what makes its gradient; None for one that never has a gradient.
+Gradients = Iterator[tuple[Input, Maker | None]]
 Builder = Callable[..., Gradients]
 _GRADIENTS: dict[str, Builder] = {}
 
@@ -90,7 +91,8 @@ def torch_gradients(
     reason: NotComputedError | None = None
     for number, make in _makers(back).items():
         try:
-            result[number] = _made(name, make)
+            if make is not None:
+                result[number] = _guarded(name, make)
         except NotComputedError as error:
             reason = reason or error
     if not result:
@@ -108,10 +110,11 @@ def recorded_gradients(
 ) -> dict[int, list[Call]]:
     """Return what the recorded results of a backward call may be.
 
-    A gradient may be that of any tensor of its shape (also but for axes of length 1, which autograd adds), or what
-    the last node of the function passes on to the nodes before it: the moved gradient where that is a view, the
-    gradient of a transposed weight, one of the factors of a last product. A result is right if any of the calls
-    computes it: which node was the last depends on versions and devices.
+    A gradient may be that of any tensor of its shape (axes of length 1 aside, which autograd adds), or what the last
+    node of the function passes on to the nodes before it: the moved gradient where that is a view, the gradient of a
+    transposed weight, one of the factors of a last product. A result is right if any of the calls computes it: which
+    node was the last depends on versions and devices. Where the gradient of a tensor of that shape has no formula,
+    there are no calls, as it may be that one.
 
     Parameters
     ----------
@@ -126,43 +129,54 @@ def recorded_gradients(
         Calls by position, without the positions for which there are none.
     """
     back = _Back(name, args, kwargs, outputs, gradients)
-    candidates: list[tuple[Shape | None, Maker]] = []
+    makers: dict[int, Maker | None] = {}
     with suppress(NotComputedError):
-        candidates += [(back.tensors[number].array.shape, make) for number, make in _makers(back).items()]
+        makers = _makers(back)
     key = key_of(name, _BETWEEN)
+    between: list[tuple[Shape, Maker]] = []
     if key is not None:
         with suppress(NotComputedError):
-            candidates += _bound(name, _BETWEEN[key], back)
+            between = _bound(name, _BETWEEN[key], back)
     result: dict[int, list[Call]] = {}
     for position, shape in enumerate(shapes):
         if shape is None:
             continue
-        calls: list[Call] = []
-        for own, make in [*candidates, *_views(back, shape, shapes)]:
-            if own is not None and _squeezed(own) != _squeezed(shape):
-                continue
-            with suppress(NotComputedError):
-                calls.append(_in_shape(_made(name, make), own, shape))
-        if calls:
-            result[position] = calls
+        with suppress(NotComputedError):
+            calls = _of_tensors(back, makers, shape)
+            for own, make in [*between, *_views(back, shape, shapes)]:
+                if _squeezed(own) == _squeezed(shape):
+                    calls.append(_in_shape(_guarded(name, make), own, shape))
+            if calls:
+                result[position] = calls
     return result
+
+
+def _of_tensors(back: _Back, makers: Mapping[int, Maker | None], shape: Shape) -> list[Call]:
+    """The gradients of all tensors of a shape. NotComputedError where one has no formula: it may be that one."""
+    calls = []
+    for number, tensor in enumerate(back.tensors):
+        own = tensor.array.shape
+        if not _is_real(tensor) or _squeezed(own) != _squeezed(shape):
+            continue
+        if number not in makers:
+            raise NotComputedError("no_formula", op_type=back.name)
+        make = makers[number]
+        if make is not None:
+            calls.append(_in_shape(_guarded(back.name, make), own, shape))
+    return calls
 
 
 def _squeezed(shape: Shape) -> Shape:
     return tuple(size for size in shape if size != 1)
 
 
-def _in_shape(call: Call, own: Shape | None, shape: Shape) -> Call:
+def _in_shape(call: Call, own: Shape, shape: Shape) -> Call:
     """The call of a result in another shape of as many elements in the same order."""
-    if own is None or own == shape:
+    if own == shape:
         return call
     if call.op_type == "Identity" and call.inputs[0] is not None:
         return _moved(call.inputs[0], call.inputs[0].array.reshape(shape))
     return _result(call, shape=list(shape))
-
-
-def _made(name: str, make: Maker) -> Call:
-    return _guarded(name, make)
 
 
 def _guarded(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -265,8 +279,8 @@ def _results(call: Call) -> list[Array]:
     return [np.zeros(0) if output is None else output.array for output in spec.function(call)]
 
 
-def _makers(back: _Back) -> dict[int, Maker]:
-    """What makes the gradients, by the number of the tensor."""
+def _makers(back: _Back) -> dict[int, Maker | None]:
+    """What makes the gradients, by the number of the tensor; None of tensors that never have a gradient."""
     key = key_of(back.name, _GRADIENTS)
     if key is None:
         raise NotComputedError("no_formula", op_type=back.name)
@@ -420,6 +434,21 @@ def _neg(back: _Back, input: Any) -> Gradients:
     yield input, lambda: _call("Neg", back.g)
 
 
+@gradient("floor", "ceil", "round", "sign", "trunc", "fix", "zero_", "fill_")
+def _flat(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _moved(back.g, np.zeros(input.array.shape))
+
+
+@gradient("remainder", "fmod", "__mod__")
+def _remainder(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _passed(back, input)
+
+
+@gradient("nan_to_num")
+def _nan_to_num(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _moved(back.g, np.where(np.isfinite(input.array), back.g.array, 0.0))
+
+
 @gradient("exp2")
 def _exp2(back: _Back, input: Any) -> Gradients:
     yield input, lambda: _call("torch.addcmul_grad", back.g, back.y, value=log(2))
@@ -465,6 +494,7 @@ def _div(back: _Back, input: Any, other: Any, *, rounding_mode: str | None = Non
 @gradient("__rtruediv__", "__rdiv__")
 def _rdiv(back: _Back, input: Any, other: Any) -> Gradients:
     yield input, lambda: _reduced(input, "torch.divisor_grad", back.g, other, input)
+    yield other, lambda: _reduced(other, "torch.div_grad", back.g, input)
 
 
 @gradient("pow", "__pow__", "float_power")
@@ -615,9 +645,9 @@ def _celu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) ->
 
 @gradient("prelu")
 def _prelu(back: _Back, input: Any, weight: Any) -> Gradients:
-    x = replace(input, layout="NCHW" if input.array.ndim > 1 else "ND")
+    g, x = (replace(tensor, layout="NCHW" if input.array.ndim > 1 else "ND") for tensor in (back.g, input))
     for slot, to in enumerate((input, weight)):
-        yield to, partial(_slot, slot, "PReluGrad", back.g, x, weight)
+        yield to, partial(_slot, slot, "PReluGrad", g, x, weight)
 
 
 @gradient("softplus")
@@ -670,8 +700,11 @@ def _vector_product(matrix: Array, vector: Array, like: Input) -> Call:
 
 @gradient("linear", "npu_linear")
 def _linear(back: _Back, input: Any, weight: Any, bias: Any = None) -> Gradients:
-    if weight.array.ndim != 2 or not back.g.array.ndim:
-        raise NotComputedError("shape", name="weight", shape=weight.array.shape)
+    if weight.array.ndim == 1:
+        yield from _matmul(back, input, weight)
+        if bias is not None:
+            yield bias, lambda: _passed(back, bias)
+        return
     if input.array.ndim == 1:
         yield input, lambda: _vector_product(weight.array.T, back.g.array, back.g)
     else:
@@ -962,7 +995,7 @@ def _layer_norm(
     length = _size_of_norm(normalized_shape)
     yield from _normalised(
         back, input, weight, bias, shape=[input.array.size // length, length], axes=[1], weight_shape=[1, length],
-        epsilon=float(eps), centred=True,
+        epsilon=float(eps), centred=True, narrow=True,
     )  # fmt: skip
 
 
@@ -987,6 +1020,8 @@ def _batch_norm(
 ) -> Gradients:  # fmt: skip
     batch, channels = input.array.shape[:2]
     statistics = () if training else (running_mean, running_var)
+    yield running_mean, None
+    yield running_var, None
     yield from _normalised(
         back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[0, 2],
         weight_shape=[1, channels, 1], epsilon=float(eps), centred=True, statistics=statistics,
@@ -1009,6 +1044,8 @@ def _instance_norm(
     if not use_input_stats:
         yield from _batch_norm(back, input, running_mean, running_var, weight, bias, False, momentum, eps)
         return
+    yield running_mean, None
+    yield running_var, None
     batch, channels = input.array.shape[:2]
     yield from _normalised(
         back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[2],
@@ -1044,6 +1081,50 @@ def _unit(back: _Back, input: Input, p: float, dim: Any, eps: float, of: str) ->
     if p != 2:
         raise NotComputedError("no_variant", name="p", value=str(p))
     return _call("torch.normalize_grad", back.g, input, dim=_axes(input, dim), eps=float(eps), of=of)
+
+
+@gradient("cosine_similarity")
+def _cosine_similarity(back: _Back, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Gradients:
+    whole = _shape_of(x1, x2)
+
+    def make(to: Input, other: Input) -> Call:
+        pair = _widened(to, whole), _widened(other, whole)
+        g = replace(back.g, array=np.expand_dims(back.g.array, dim))
+        return _reduced(to, "torch.cosine_grad", g, *pair, of=whole, dim=[int(dim)], eps=float(eps))
+
+    yield x1, partial(make, x1, x2)
+    yield x2, partial(make, x2, x1)
+
+
+@gradient("pairwise_distance")
+def _pairwise_distance(
+    back: _Back, x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Gradients:
+    def make(to: Input, sign: float) -> Call:
+        g, y = (x if keepdim else replace(x, array=x.array[..., None]) for x in (back.g, back.y))
+        whole = _shape_of(x1, x2)
+        return _reduced(to, "torch.distance_grad", g, x1, x2, y, of=whole, p=float(p), eps=float(eps), sign=sign)
+
+    yield x1, partial(make, x1, 1.0)
+    yield x2, partial(make, x2, -1.0)
+
+
+@gradient("npu_add_rms_norm")
+def _npu_add_rms_norm(back: _Back, x1: Any, x2: Any, gamma: Any, epsilon: float = 1e-6) -> Gradients:
+    """The third result is the sum, whose gradient is added."""
+    length = gamma.array.size
+    total = replace(x1, array=x1.array + x2.array)
+    added = back.gradients[2] if len(back.gradients) > 2 else None
+    attrs = {
+        "shape": [x1.array.size // max(1, length), length], "axes": [1], "weight_shape": [1, length],
+        "epsilon": float(epsilon), "centred": False,
+    }  # fmt: skip
+    for to in (x1, x2):
+        yield to, lambda: _call("torch.normalised_grad", back.g, total, gamma, None, None, added, **attrs)
+    shape = list(gamma.array.shape)
+    yield gamma, lambda: _call(
+        "torch.normalised_grad", back.g, total, gamma, of="weight", parameter_shape=shape, **attrs
+    )
 
 
 # --- attention and embedding ------------------------------------------------------------------------------------------
@@ -1107,39 +1188,50 @@ def _class_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args:
 @gradient("cross_entropy")
 def _cross_entropy(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Gradients:
     yield input, lambda: _class_loss(back, input, target, weight, of="logits")
+    yield weight, None
 
 
 @gradient("nll_loss")
 def _nll_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Gradients:
     yield input, lambda: _class_loss(back, input, target, weight, of="logarithms")
+    yield weight, None
 
 
-def _loss(op_type: str, order: str, symmetric: bool, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
-    """The gradient of a loss of each element; `order` are the inputs of its op: x, target t, gradient g, weight w."""
-    attrs = back.forward.attrs
+def _difference_loss(op_type: str, order: str, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
+    """The gradients of a loss of differences; `order` are the inputs of its op: x, the target t, the gradient g."""
     whole = _shape_of(input, target)
 
-    def make(to: Input, x: Input, t: Input) -> Call:
-        more = [tensor for tensor in back.forward.inputs[2:]]
-        named: dict[str, Any] = {"x": x, "t": t, "g": back.g}
-        inputs = [named[letter] for letter in order] + (more if "w" not in order else [])
-        inputs = [
-            replace(tensor, array=np.broadcast_to(tensor.array, whole)) if tensor in (x, t) else tensor
-            for tensor in inputs
-        ] if whole != x.array.shape or whole != t.array.shape else inputs  # fmt: skip
-        return _reduced(to, op_type, *inputs, of=whole, **attrs)
+    def make(to: Input, other: Input) -> Call:
+        of = {"x": _widened(to, whole), "t": _widened(other, whole), "g": back.g}
+        return _reduced(to, op_type, *(of[letter] for letter in order), of=whole, **back.forward.attrs)
 
-    yield input, partial(make, input, input, target)
-    if symmetric:
-        yield target, partial(make, target, target, input)
+    yield input, partial(make, input, target)
+    yield target, partial(make, target, input)
 
 
-_GRADIENTS["mse_loss"] = partial(_loss, "MseLossGrad", "xtg", True)
-_GRADIENTS["l1_loss"] = partial(_loss, "L1LossGrad", "gxt", True)
-_GRADIENTS["smooth_l1_loss"] = partial(_loss, "SmoothL1LossGradV2", "xtg", True)
-_GRADIENTS["huber_loss"] = partial(_loss, "torch.huber_loss_grad", "gxt", True)
-_GRADIENTS["binary_cross_entropy"] = partial(_loss, "BinaryCrossEntropyGrad", "xtg", False)
-_GRADIENTS["binary_cross_entropy_with_logits"] = partial(_loss, "SigmoidCrossEntropyWithLogitsGradV2", "xtg", False)
+def _widened(x: Input, shape: Shape) -> Input:
+    return x if x.array.shape == shape else replace(x, array=np.broadcast_to(x.array, shape))
+
+
+_GRADIENTS["mse_loss"] = partial(_difference_loss, "MseLossGrad", "xtg")
+_GRADIENTS["l1_loss"] = partial(_difference_loss, "L1LossGrad", "gxt")
+_GRADIENTS["smooth_l1_loss"] = partial(_difference_loss, "SmoothL1LossGradV2", "xtg")
+_GRADIENTS["huber_loss"] = partial(_difference_loss, "torch.huber_loss_grad", "gxt")
+
+
+def _binary_loss(of_input: str, of_target: str, /, back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, pos_weight: Any = None, **kwargs: Any) -> Gradients:  # fmt: skip
+    more = back.forward.inputs[2:]
+    attrs = back.forward.attrs
+    yield input, lambda: _call(of_input, input, target, back.g, *more, **attrs)
+    yield target, lambda: _call(of_target, back.g, input, *more, **attrs)
+    yield weight, None
+    yield pos_weight, None
+
+
+_GRADIENTS["binary_cross_entropy"] = partial(_binary_loss, "BinaryCrossEntropyGrad", "torch.binary_target_grad")
+_GRADIENTS["binary_cross_entropy_with_logits"] = partial(
+    _binary_loss, "SigmoidCrossEntropyWithLogitsGradV2", "torch.logits_target_grad"
+)
 
 
 @gradient("kl_div")
@@ -1147,11 +1239,11 @@ def _kl_div(
     back: _Back, input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     log_target: bool = False,
 ) -> Gradients:  # fmt: skip
-    count = {"mean": input.array.size, "batchmean": input.array.shape[0] if input.array.ndim else 1}.get(reduction, 1)
-    yield input, lambda: _reduced(
-        input, "torch.kl_div_grad", back.g, target, of=_shape_of(input, target), count=count,
-        log_target=bool(log_target) or None,
-    )  # fmt: skip
+    whole = _shape_of(input, target)
+    count = {"mean": prod(whole), "batchmean": input.array.shape[0] if input.array.ndim else 1}.get(reduction, 1)
+    attrs = {"of": whole, "count": count, "log_target": bool(log_target) or None}
+    yield input, lambda: _reduced(input, "torch.kl_div_grad", back.g, target, **attrs)
+    yield target, lambda: _reduced(target, "torch.kl_div_grad", back.g, target, input, **attrs)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -1212,8 +1304,15 @@ def _deviation(
     yield input, make
 
 
-_GRADIENTS["var"] = partial(_deviation, False)
-_GRADIENTS["std"] = partial(_deviation, True)
+def _deviation_alone(root: bool, /, back: _Back, *args: Any, **kwargs: Any) -> Gradients:
+    if back.gradients[1:] != [None]:
+        raise NotComputedError("input_count", number=len(back.gradients))
+    yield from _deviation(root, back, *args, **kwargs)
+
+
+for _name, _root in (("var", False), ("std", True)):
+    _GRADIENTS[_name] = partial(_deviation, _root)
+    _GRADIENTS[f"{_name}_mean"] = partial(_deviation_alone, _root)
 
 
 @gradient("vector_norm", "linalg.vector_norm", "linalg_vector_norm", "norm", "linalg.norm", "linalg_norm")
@@ -1365,7 +1464,7 @@ _MOVES = (
     "unsafe_split chunk unsafe_chunk tensor_split unbind narrow select flip fliplr flipud roll rot90 tril triu "
     "diagonal diag __getitem__ index_select gather take_along_dim take masked_select index pad constant_pad_nd "
     "pixel_shuffle pixel_unshuffle channel_shuffle unfold Tensor.unfold Aten.unfold Torch.unfold broadcast_tensors "
-    "meshgrid masked_scatter npu_confusion_transpose npu_transpose atleast_1d"
+    "meshgrid adjoint masked_scatter npu_confusion_transpose npu_transpose atleast_1d"
 )
 for _name in _MOVES.split():
     _GRADIENTS[_name] = _copies
@@ -1386,6 +1485,7 @@ for _name in _ORDERED.split():
 
 @gradient("copy_")
 def _copy(back: _Back, input: Any, src: Any, non_blocking: bool = False) -> Gradients:
+    yield input, lambda: _moved(back.g, np.zeros(input.array.shape))
     yield src, lambda: _passed(back, src)
 
 
@@ -1455,7 +1555,7 @@ def _index_put(back: _Back, input: Any, indices: Any, values: Any, accumulate: b
 # --- what the nodes between compute -----------------------------------------------------------------------------------
 
 #: Yields shapes and calls, by the function.
-Between = Callable[..., Iterator[tuple[Shape | None, Maker]]]
+Between = Callable[..., Iterator[tuple[Shape, Maker]]]
 _BETWEEN: dict[str, Between] = {}
 
 
@@ -1477,7 +1577,7 @@ _VIEWED = frozenset({
 })  # fmt: skip
 
 
-def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape | None, Maker]]:
+def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape, Maker]]:
     """The gradient itself in another shape, where one comes in and one goes out."""
     if len([each for each in shapes if each is not None]) != 1 or len([g for g in back.gradients if g is not None]) != 1:
         return []
@@ -1522,14 +1622,20 @@ def _of_logarithms(back: _Back, input: Any, target: Any, weight: Any = None, *ar
 
 @_between("l1_loss", "kl_div")
 def _of_reduction(back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:
-    """The mean or the sum of what each element makes."""
+    """The mean or the sum of what each element makes; of kl_div's elements the last product or difference."""
     shape = _shape_of(input, target)
-    reduction = back.forward.attrs["reduction"]
-    if reduction in ("mean", "sum"):
-        g = replace(back.g, array=np.broadcast_to(back.g.array, shape))
-        yield shape, lambda: _shared(g, prod(shape)) if reduction == "mean" else _call("Identity", g)
-    elif reduction == "batchmean":
+    attrs = back.forward.attrs
+    if attrs["reduction"] == "none" and attrs.get("log_target"):
+        power = replace(target, array=np.exp(target.array))
+        yield shape, lambda: _call("Mul", back.g, power)
+        yield shape, lambda: _call("torch.lerp_weight_grad", back.g, input, target)
+    elif attrs["reduction"] == "none" and back.forward.op_type == "KLDiv":
+        yield from ((shape, partial(_passed, back, _widened(input, shape), sign)) for sign in (1, -1))
+    elif attrs["reduction"] == "batchmean":
         yield back.g.array.shape, lambda: _shared(back.g, shape[0])
+    elif attrs["reduction"] != "none":
+        g = replace(back.g, array=np.broadcast_to(back.g.array, shape))
+        yield shape, lambda: _shared(g, prod(shape)) if attrs["reduction"] == "mean" else _call("Identity", g)
 
 
 @_between("rms_norm")
