@@ -23,6 +23,7 @@ from precision_tool.lib.ops.base import (
     OpSpec,
     Output,
     Outputs,
+    Places,
     check_size,
     needed,
     op,
@@ -67,6 +68,10 @@ def _stored(x: Tracked, narrow: float) -> Tracked:
 Slope = Callable[..., Tracked]
 
 
+#: Those any part of whose result can be computed from the same part of their inputs.
+BY_ELEMENT = {"torch.between_grad", "torch.larger_grad", "torch.dropout_grad", "torch.kl_div_grad"}
+
+
 def _tracked_op(name: str, inputs: str, compute: Slope, fused: bool = False, kind: Kind = Kind.APPROXIMATE) -> None:
     """Register a gradient element by element; `fused` says that one kernel computes it."""
     names = tuple(inputs.split())
@@ -78,6 +83,7 @@ def _tracked_op(name: str, inputs: str, compute: Slope, fused: bool = False, kin
         return [Output(array=result.value, summed=result.summed * (1.0 if fused else _narrow(call)))]
 
     op(f"torch.{name}", kind=kind, inputs=names)(function)
+    BY_ELEMENT.add(f"torch.{name}")
 
 
 def _known(y: Doubles, own: Doubles | float) -> Tracked:
@@ -210,7 +216,7 @@ def between_bounds(call: Call) -> Outputs:
         limit = floats(tensor)
         common_shape(call, x, limit)
         inside = inside & (closed if flag(call, "closed") else inner)(x, limit)
-        doubtful = doubtful | (near(x, limit, needed(call, 1).dtype) & (x != limit))
+        doubtful = doubtful | (near(x, limit, needed(call, 1).dtype) & (x != limit)) | np.isnan(x)
     common_shape(call, g, inside)
     y = np.where(inside, g, 0.0)
     return [Output(array=y, doubtful=np.broadcast_to(doubtful, y.shape))]
@@ -221,14 +227,14 @@ def larger_gradient(call: Call) -> Outputs:
     """The gradient where the input is the larger (with `smaller` the smaller), and half of it where both are equal."""
     g, a, b = numbers(call, 0, 1, 2)
     common_shape(call, g, a, b)
-    first = a < b if flag(call, "smaller") else a > b
-    share = np.where(a == b, 0.5, np.where(first, 1.0, 0.0))
+    other = a > b if flag(call, "smaller") else a < b
+    share = np.where(a == b, 0.5, np.where(other, 0.0, 1.0))
     doubtful = near(a, b, *(needed(call, slot).dtype for slot in (1, 2))) & (a != b)
     y = g * share
     return [Output(array=y, doubtful=np.broadcast_to(doubtful, y.shape))]
 
 
-@op("torch.dropout_grad", kind=Kind.ROUNDED, inputs=("gradient", "input", "output"))
+@op("torch.dropout_grad", kind=Kind.APPROXIMATE, inputs=("gradient", "input", "output"))
 def dropout_gradient(call: Call) -> Outputs:
     """The gradient by the share that is kept, where the output is not 0; where the input is 0 nothing tells."""
     g, x, y = numbers(call, 0, 1, 2)
@@ -356,14 +362,14 @@ def _inner(call: Call) -> tuple[Call, OpSpec]:
 def _result(call: Call) -> Outputs:
     """The output of another op at the attribute `slot`, in the shape `shape` where it is told.
 
-    With `narrow` the kernel adds up in the stored type of the first input.
+    With `narrow` the kernel adds up in the stored type of the first input; with `parts` it adds up so many parts of each
+    sum in it.
     """
     inner, spec = _inner(call)
     output = spec.function(inner)[integer(call, "slot", default=0)]
     if output is None:
         raise NotComputedError("no_formula", op_type=inner.op_type)
-    if flag(call, "narrow"):
-        output = replace(output, summed=output.summed * _narrow(call), chained=None)
+    output = _narrowed(call, output)
     shape = whole_numbers(call, "shape")
     if shape is None:
         return [output]
@@ -372,8 +378,38 @@ def _result(call: Call) -> Outputs:
     return [replace(output, array=output.array.reshape(shape), summed=summed, terms=terms, doubtful=doubtful)]
 
 
+def _narrowed(call: Call, output: Output) -> Output:
+    """An output of sums that are added up in a stored type. The parts of a sum are as independent as its terms."""
+    parts = integer(call, "parts", default=0)
+    if parts > 1:
+        spread = np.square(output.terms) - output.array**2 / parts
+        own = summed_of(output.array, np.asarray(spread), parts) * _narrow(call)
+        return replace(output, summed=np.hypot(output.summed, own), chained=None)
+    return replace(output, summed=output.summed * _narrow(call), chained=None) if flag(call, "narrow") else output
+
+
+def _result_at(call: Call, places: Places) -> Output:
+    """Some places of a result; of an op that cannot compute them alone, of all."""
+    inner, spec = _inner(call)
+    if spec.sampled is not None and not integer(call, "slot", default=0):
+        return _narrowed(call, spec.sampled(inner, places))
+    whole = _result(call)[0]
+    assert whole is not None
+    summed, terms = (np.broadcast_to(size, whole.array.shape).reshape(-1)[places] for size in (whole.summed, whole.terms))
+    return replace(whole, array=whole.array.reshape(-1)[places], summed=summed, terms=terms, chained=None)
+
+
+def _result_work(call: Call) -> float:
+    inner, spec = _inner(call)
+    return spec.work(inner) if spec.work is not None else 0.0
+
+
 for _kind in Kind:
-    op(f"torch.result.{_kind.value}", kind=_kind)(_result)
+    is_sampled = _kind is Kind.MATRIX
+    op(
+        f"torch.result.{_kind.value}", kind=_kind, sampled=_result_at if is_sampled else None,
+        work=_result_work if is_sampled else None,
+    )(_result)  # fmt: skip
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -406,7 +442,7 @@ def ties_gradient(call: Call) -> Outputs:
     is_chosen = x == y
     count = np.maximum(np.sum(is_chosen, axis=axes, keepdims=True), 1)
     result = np.where(is_chosen, g / count, 0.0)
-    unsure = near(x, y, needed(call, 1).dtype) & ~is_chosen
+    unsure = (near(x, y, needed(call, 1).dtype) | np.isnan(y)) & ~is_chosen
     doubtful = np.any(unsure, axis=axes, keepdims=True) & (unsure | is_chosen)
     return [Output(array=result, summed=np.where(count > 1, np.abs(result), 0.0), doubtful=doubtful)]
 
@@ -533,12 +569,21 @@ def distance_gradient(call: Call) -> Outputs:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
+def _share(call: Call, x: Doubles) -> float:
+    """The factor of the gradient of a mean, or 1."""
+    return 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+
+
 def _classes_last(array: Doubles) -> Doubles:
     return np.moveaxis(array, 1, -1) if array.ndim > 1 else array
 
 
 def _classes_second(array: Doubles) -> Doubles:
     return np.moveaxis(array, -1, 1) if array.ndim > 1 else array
+
+
+#: What logarithms are taken of, at least.
+_LEAST = 1e-300
 
 
 @op("torch.class_loss_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "target", "weight"))
@@ -574,13 +619,14 @@ def class_loss_gradient(call: Call) -> Outputs:
         each = each / (divisor or np.nan)
     narrow = _narrow(call)
     if text(call, "of", default="logits") == "logarithms":
-        result = _stored(-(each * shares), 1.0)
+        result = -(each * shares)
     else:
         largest = np.max(logits, axis=-1, keepdims=True)
         powers = (Tracked(logits) - np.where(np.isfinite(largest), largest, 0.0)).exp()
         softmax = powers / powers.total(-1)
-        # The two nodes, of the loss and of the logarithm of the softmax, store what they pass on.
-        stored = Tracked(softmax.value, softmax.noise + (narrow * (1 + np.abs(np.log(np.maximum(softmax.value, 1e-300)))) * softmax.value) ** 2) if narrow > 1 else softmax  # fmt: skip
+        # The nodes of the loss and of the logarithm of the softmax store what they pass on, as a logarithm.
+        off = narrow * np.abs(np.log(np.maximum(softmax.value, _LEAST))) if narrow > 1 else 0.0
+        stored = Tracked(softmax.value, softmax.noise + (off * softmax.value) ** 2)
         passed = _stored(each * shares, narrow)
         result = stored * passed.total(-1) - passed
     return [Output(array=_classes_second(result.value), summed=_classes_second(result.summed))]
@@ -609,7 +655,7 @@ def binary_target_gradient(call: Call) -> Outputs:
     g, x = numbers(call, 0, 1)
     weight = optional_numbers(call, 2, 1.0)
     common_shape(call, g, x, weight)
-    share = 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+    share = _share(call, x)
     result = ((1 - Tracked(x)).log() - Tracked(x).log()) * weight * g * share
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
@@ -621,7 +667,7 @@ def logits_target_gradient(call: Call) -> Outputs:
     weight, factor = optional_numbers(call, 2, 1.0), optional_numbers(call, 3, 1.0)
     common_shape(call, g, x, weight, factor)
     tail = (Tracked(-np.abs(x)).exp() + 1.0).log() + np.maximum(-x, 0)
-    share = 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+    share = _share(call, x)
     result = (tail * (factor - 1) - x) * weight * g * share
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
@@ -632,7 +678,7 @@ def huber_gradient(call: Call) -> Outputs:
     g, x, target = numbers(call, 0, 1, 2)
     delta = real(call, "delta", default=1.0)
     difference = Tracked(x) - target
-    share = 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+    share = _share(call, x)
     inside = np.abs(difference.value) < delta
     return [(where(inside, difference, delta * np.sign(difference.value)) * share * g).output()]
 

@@ -411,7 +411,7 @@ def _unary() -> None:
     for name, (op_type, attrs) in of_input.items():
         _GRADIENTS[name] = partial(_of_input, op_type, attrs)
     of_output = {
-        "relu": "ReluGrad", "exp": "torch.exp_grad", "expm1": "torch.expm1_grad", "sqrt": "torch.sqrt_grad",
+        "exp": "torch.exp_grad", "expm1": "torch.expm1_grad", "sqrt": "torch.sqrt_grad",
         "rsqrt": "torch.rsqrt_grad", "reciprocal": "torch.reciprocal_grad", "tan": "torch.tan_grad",
     }  # fmt: skip
     for name, op_type in of_output.items():
@@ -422,6 +422,11 @@ def _unary() -> None:
 
 
 _unary()
+
+
+@gradient("relu")
+def _relu(back: _Back, input: Any, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.between_grad", back.g, back.y, 0.0)
 
 
 @gradient("abs", "absolute", "__abs__")
@@ -858,15 +863,21 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
     def to_input() -> Call:
         if transposed:
             return _of_images(f"Conv{many}D", input, (g, filters), shapes[0], **attrs)
-        sizes = list(shapes[0])
-        return _of_images(
-            f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs
+        call = _of_images(
+            f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=list(shapes[0]), **attrs
         )
+        return _in_parts(call, prod(shapes[1][2:]))
 
     def to_weight() -> Call:
         pair = (g, images) if transposed else (images, g)
-        sizes = list(shapes[1])
-        return _of_images(f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=sizes, **attrs)
+        call = _of_images(
+            f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=list(shapes[1]), **attrs
+        )
+        return _in_parts(call, shapes[0][0])
+
+    def _in_parts(call: Call, parts: int) -> Call:
+        """PyTorch's own kernels, which take float16, add up the taps or the images in it."""
+        return _result(call, parts=parts) if g.dtype == "float16" else call
 
     yield input, to_input
     yield weight, to_weight
