@@ -137,6 +137,12 @@ def _second_of_division(call: Call, g: Doubles, x: Doubles, other: Doubles) -> T
     return -(Tracked(x) / other / other * g)
 
 
+def _softsign_slope(call: Call, g: Doubles, x: Doubles) -> Tracked:
+    """The gradient of the quotient's first part, and of its second through |x|."""
+    divisor = Tracked(np.abs(x)) + 1.0
+    return Tracked(g) / divisor - Tracked(x) / divisor / divisor * g * np.sign(x)
+
+
 def _slopes() -> None:
     two_by_root_pi = 2 / sqrt(pi)
     composite: list[tuple[str, str, Slope]] = [
@@ -164,8 +170,7 @@ def _slopes() -> None:
         ("exponent_grad", "g x y", _exponent_slope),
         ("div_grad", "g other", _first_of_division),
         ("divisor_grad", "g x other", _second_of_division),
-        ("softsign_grad", "g x", lambda call, g, x: Tracked(g) / ((Tracked(np.abs(x)) + 1.0) * (1 + np.abs(x)))),
-        ("softsign_second_grad", "g x", lambda call, g, x: _second_of_division(call, g, x, 1 + np.abs(x))),
+        ("softsign_grad", "g x", _softsign_slope),
         ("norm_grad", "g x y", lambda call, g, x, y: _over_norm(x, y) * g),
         ("logsumexp_grad", "g x y", lambda call, g, x, y: _apart(x, y).exp() * g),
         ("prod_grad", "g x y", lambda call, g, x, y: Tracked(g) * y / x),
@@ -182,6 +187,8 @@ def _slopes() -> None:
     for name, inputs, compute in composite:
         _tracked_op(name, inputs, compute)
     fused: list[tuple[str, str, Slope]] = [
+        ("prelu_grad", "g x slopes", lambda call, g, x, w: where(x > 0, g, Tracked(g) * w)),
+        ("prelu_weight_grad", "g x", lambda call, g, x: where(x > 0, 0.0, Tracked(g) * x)),
         ("gelu_grad", "g x", _gelu_slope),
         ("softplus_grad", "g x", _softplus_slope),
         ("elu_grad", "g x", _elu_slope),
@@ -263,7 +270,7 @@ def gated_gradient(call: Call) -> Outputs:
         gate = Tracked(b).sigmoid()
         parts = [gate * g, gate * (1.0 - gate) * a * g]
     value = np.concatenate([part.value for part in parts], axis)
-    return [Output(array=value, summed=np.concatenate([part.summed for part in parts], axis))]
+    return [Output(array=value, summed=np.concatenate([part.summed for part in parts], axis) * _narrow(call))]
 
 
 # --- sums of what was moved or broadcast ------------------------------------------------------------------------------
@@ -470,7 +477,7 @@ def normalised_gradient(call: Call) -> Outputs:
     `shape` is the shape in which the `axes` of the input are normalised, without mean unless `centred`; `of` says for
     which of "input", "weight" and "bias"; "quotient" is that of the last division alone. The parameters have the shape
     of `weight_shape` then. With mean and variance given (a batch norm that does not train) they are constants. With
-    `narrow` the sums for a parameter are added up in the stored type. What is `added` comes to the gradient of the input.
+    `narrow` the sums for a parameter are added up in the stored type; with `apart` those of each image are stored. What is `added` comes to the gradient of the input.
     """
     g, x = numbers(call, 0, 1)
     same_shape(call, g, x)
@@ -493,6 +500,8 @@ def normalised_gradient(call: Call) -> Outputs:
         if own is None:
             raise NotComputedError("no_attribute", name="weight_shape")
         products = centred * root * g if of == "weight" else Tracked(g)
+        if flag(call, "apart"):
+            products = _stored(products.total(tuple(range(2, len(own)))), narrow)
         total = products.total(tuple(axis for axis, size in enumerate(own) if size == 1))
         result = total.reshape(*required_numbers(call, "parameter_shape"))
         return [Output(array=result.value, summed=result.summed * (narrow if flag(call, "narrow") else 1.0))]
@@ -657,6 +666,18 @@ def binary_target_gradient(call: Call) -> Outputs:
     common_shape(call, g, x, weight)
     share = _share(call, x)
     result = ((1 - Tracked(x)).log() - Tracked(x).log()) * weight * g * share
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.logits_grad", kind=Kind.COMPOSITE, inputs=("input", "target", "gradient", "weight", "pos_weight"))
+def logits_gradient(call: Call) -> Outputs:
+    """g w ((factor t + 1 − t) sigmoid(x) − factor t)."""
+    x, target, g = numbers(call, 0, 1, 2)
+    weight, factor = optional_numbers(call, 3, 1.0), optional_numbers(call, 4, 1.0)
+    common_shape(call, x, target, g, weight, factor)
+    share = Tracked(target) * factor if optional(call, 4) is not None else Tracked(target)
+    both = share + 1.0 - target if optional(call, 4) is not None else Tracked(np.ones(()))
+    result = (Tracked(x).sigmoid() * both - share) * weight * g * _share(call, x)
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
 

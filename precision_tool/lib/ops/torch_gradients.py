@@ -404,7 +404,7 @@ def _unary() -> None:
         "relu6": ("Relu6Grad", {}), "silu": ("SwishGrad", {}), "swish": ("SwishGrad", {}),
         "npu_silu": ("SwishGrad", {}), "mish": ("MishGrad", {}), "npu_mish": ("MishGrad", {}),
         "hardswish": ("HardSwishGrad", {}), "hardsigmoid": ("HardSigmoidGrad", {}),
-        "logsigmoid": ("LogSigmoidGrad", {}), "softsign": ("SoftsignGrad", {}),
+        "logsigmoid": ("LogSigmoidGrad", {}), "softsign": ("torch.softsign_grad", {}),
         "npu_fast_gelu": ("FastGeluGrad", {}), "fast_gelu": ("FastGeluGrad", {}),
         "selu": ("torch.elu_grad", {"scale": _SELU_SCALE, "alpha": _SELU_ALPHA}),
     }  # fmt: skip
@@ -650,9 +650,15 @@ def _celu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) ->
 
 @gradient("prelu")
 def _prelu(back: _Back, input: Any, weight: Any) -> Gradients:
-    g, x = (replace(tensor, layout="NCHW" if input.array.ndim > 1 else "ND") for tensor in (back.g, input))
-    for slot, to in enumerate((input, weight)):
-        yield to, partial(_slot, slot, "PReluGrad", g, x, weight)
+    """Channels are the second axis; the products for their weights are stored before they are added up."""
+    slopes = replace(weight, array=weight.array.reshape([-1, *[1] * max(0, input.array.ndim - 2)]))
+    yield input, lambda: _call("torch.prelu_grad", back.g, input, slopes)
+
+    def to_weight() -> Call:
+        call = _reduced(slopes, "torch.prelu_weight_grad", back.g, input)
+        return _in_shape(call, slopes.array.shape, weight.array.shape)
+
+    yield weight, to_weight
 
 
 @gradient("softplus")
@@ -791,8 +797,12 @@ def _addmv(back: _Back, input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha:
 
 @gradient("outer", "ger")
 def _outer(back: _Back, input: Any, vec2: Any) -> Gradients:
-    yield input, lambda: _vector_product(back.g.array, vec2.array, back.g)
-    yield vec2, lambda: _vector_product(back.g.array.T, input.array, back.g)
+    def first() -> Call:
+        column = replace(input, array=input.array[:, None])
+        return _in_shape(_reduced(column, "Mul", back.g, vec2), column.array.shape, input.array.shape)
+
+    yield input, first
+    yield vec2, lambda: _reduced(vec2, "Mul", back.g, replace(input, array=input.array[:, None]))
 
 
 @gradient("inner")
@@ -1060,7 +1070,7 @@ def _instance_norm(
     batch, channels = input.array.shape[:2]
     yield from _normalised(
         back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[2],
-        weight_shape=[1, channels, 1], epsilon=float(eps), centred=True,
+        weight_shape=[1, channels, 1], epsilon=float(eps), centred=True, apart=True,
     )  # fmt: skip
 
 
@@ -1241,7 +1251,7 @@ def _binary_loss(of_input: str, of_target: str, /, back: _Back, input: Any, targ
 
 _GRADIENTS["binary_cross_entropy"] = partial(_binary_loss, "BinaryCrossEntropyGrad", "torch.binary_target_grad")
 _GRADIENTS["binary_cross_entropy_with_logits"] = partial(
-    _binary_loss, "SigmoidCrossEntropyWithLogitsGradV2", "torch.logits_target_grad"
+    _binary_loss, "torch.logits_grad", "torch.logits_target_grad"
 )
 
 
@@ -1415,7 +1425,7 @@ def _by_place(g: Input, places: Array, to: Input, narrow: bool | None = True) ->
 
 
 #: Functions whose gradient is summed by a reduction, in float32; the others add up one after the other where it goes.
-_REDUCED = frozenset({"expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile", "meshgrid"})
+_REDUCED = frozenset({"expand", "expand_as", "broadcast_to", "broadcast_tensors", "meshgrid"})
 
 
 def _copies(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
