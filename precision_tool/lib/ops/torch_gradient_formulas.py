@@ -457,6 +457,13 @@ def ties_gradient(call: Call) -> Outputs:
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
+def _summed_in(x: Tracked, axes: tuple[int, ...], narrow: float) -> Tracked:
+    """The sum over axes, added up in a type of so many times float32's roundoff."""
+    total = x.total(axes)
+    before = np.sum(x.noise, axis=axes, keepdims=True)
+    return Tracked(total.value, before + np.maximum(total.noise - before, 0) * narrow**2)
+
+
 def _moments(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, narrow: float) -> tuple[Tracked, Tracked]:
     """x without its mean (if `centred`), and the inverse root of its mean square, along some axes.
 
@@ -502,9 +509,9 @@ def normalised_gradient(call: Call) -> Outputs:
         products = centred * root * g if of == "weight" else Tracked(g)
         if flag(call, "apart"):
             products = _stored(products.total(tuple(range(2, len(own)))), narrow)
-        total = products.total(tuple(axis for axis, size in enumerate(own) if size == 1))
-        result = total.reshape(*required_numbers(call, "parameter_shape"))
-        return [Output(array=result.value, summed=result.summed * (narrow if flag(call, "narrow") else 1.0))]
+        others = tuple(axis for axis, size in enumerate(own) if size == 1)
+        total = _summed_in(products, others, narrow if flag(call, "narrow") else 1.0)
+        return [total.reshape(*required_numbers(call, "parameter_shape")).output()]
     scaled = Tracked(g) if factor is None else Tracked(g) * factor
     if optional(call, 3) is not None or of == "quotient":
         return [(scaled * root).reshape(*result_shape).output()]
