@@ -156,7 +156,9 @@ def test_kernels_are_right_by_the_rounding_that_is_predicted(
                 spec = find(call.op_type)
                 assert spec is not None
                 if kernel is not None:
-                    assert not misfit(kernel, first_output(call), dtype, spec.kind).bad.any(), (number, call.op_type)
+                    fit = misfit(kernel, first_output(call), dtype, spec.kind)
+                    # What is beyond a type's range between two kernels may be NaN afterwards.
+                    assert not (fit.bad & ~fit.over).any(), (number, call.op_type)
 
 
 def _narrow(*shape: int, domain: str = "real", seed: int = 1) -> Array:
@@ -208,6 +210,7 @@ X4 = values((2, 4, 5, 6), 1)
         1, (slice(None), 1), (slice(None), 1, slice(2, 4)), (Ellipsis, slice(None, None, 2)), (slice(None), None),
         (slice(None), 1, None, slice(2, 4), -1), (0, np.array([1, 3])), np.array([1, 0, 1]), X4 > 0,
         (slice(None), np.array([0, 2, 2]), 3), (Ellipsis, 1, slice(1, 3)),
+        (0, slice(None), np.array([1, 3])), (1, Ellipsis, np.array([1, 3, 3])),
     ],
 )  # fmt: skip
 def test_each_part_of_an_index_may_be_the_last_node(index: Any, torch: Torch) -> None:
@@ -269,7 +272,9 @@ def test_gradients_that_are_missing_count_as_zero() -> None:
 
 def along(api: str, args: list[Any], kwargs: dict[str, Any], number: int) -> tuple[float, float]:
     """The slope of the sum of g y along a direction of one tensor, by differences and by its gradient."""
-    shapes = [np.shape(output.array) for output in outputs_of_call(torch_call(api, recorded(args), kwargs))[:1] if output]
+    shapes = [
+        np.shape(output.array) for output in outputs_of_call(torch_call(api, recorded(args), kwargs))[:1] if output
+    ]
     g = values(shapes[0], 91)
     places = [at for at, value in enumerate(args) if isinstance(value, np.ndarray)]
     direction = values(args[places[number]].shape, 92)
@@ -319,9 +324,7 @@ def test_flash_attention_gradient(torch: Torch) -> None:
     query, key, value = (values((2, 4, 3, 8), seed) for seed in (1, 2, 3))
     shift, mask = values((2, 4, 3, 3), 4), np.triu(np.ones((3, 3), np.bool_), 1)
     added = shift + np.where(mask, -np.inf, 0.0)
-    true = torch.differentiated(
-        "Functional.scaled_dot_product_attention", [query, key, value, added], {"scale": 0.3}
-    )
+    true = torch.differentiated("Functional.scaled_dot_product_attention", [query, key, value, added], {"scale": 0.3})
     attrs = {"head_num": 4, "input_layout": "BNSD", "scale_value": 0.3, "pse_type": 0}
     inputs = query, key, value, true.given[0], shift, None, None, mask
     outputs = arrays_of("FlashAttentionScoreGrad", *inputs, **attrs)

@@ -203,6 +203,7 @@ class _Back:
     ) -> None:  # fmt: skip
         self.name = name
         self.tensors: list[Input] = []
+        self._numbers: dict[int, int] = {}
         self.args: list[Any] = [self._own(value) for value in args]
         self.kwargs: dict[str, Any] = {key: self._own(value) for key, value in kwargs.items()}
         self.gradients = list(gradients)
@@ -210,15 +211,17 @@ class _Back:
 
     def _own(self, value: Any) -> Any:
         if isinstance(value, Input):
-            self.tensors.append(replace(value, layout="ND"))
-            return self.tensors[-1]
+            own = replace(value, layout="ND")
+            self._numbers[id(own)] = len(self.tensors)
+            self.tensors.append(own)
+            return own
         if isinstance(value, (list, tuple)):
             return type(value)(self._own(part) for part in value)
         return value
 
     def number_of(self, tensor: Input) -> int:
         """The number of a tensor."""
-        return next(number for number, each in enumerate(self.tensors) if each is tensor)
+        return self._numbers[id(tensor)]
 
     @cached_property
     def forward(self) -> Call:
@@ -376,12 +379,16 @@ def _times(back: _Back, to: Input, other: Any) -> Call:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _of_input(op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+def _of_input(
+    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
+) -> Gradients:
     """A gradient of that of the result and of the input."""
     yield input, lambda: _call(op_type, back.g, input, **attrs)
 
 
-def _of_output(op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+def _of_output(
+    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
+) -> Gradients:
     yield input, lambda: _call(op_type, back.g, back.y, **attrs)
 
 
@@ -729,7 +736,7 @@ def _linear(back: _Back, input: Any, weight: Any, bias: Any = None) -> Gradients
 def _matmul(
     back: _Back, input: Any, other: Any = None, *, mat2: Any = None, vec: Any = None, tensor: Any = None
 ) -> Gradients:
-    second = next(x for x in (other, mat2, vec, tensor) if x is not None)
+    second = [x for x in (other, mat2, vec, tensor) if x is not None][0]
     yield input, lambda: _first_factor(back.g, input, second)
     yield second, lambda: _second_factor(back.g, input, second)
 
@@ -880,9 +887,7 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
 
     def to_weight() -> Call:
         pair = (g, images) if transposed else (images, g)
-        call = _of_images(
-            f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=list(shapes[1]), **attrs
-        )
+        call = _of_images(f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=list(shapes[1]), **attrs)
         return _in_parts(call, shapes[0][0])
 
     def _in_parts(call: Call, parts: int) -> Call:
@@ -892,7 +897,8 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
     yield input, to_input
     yield weight, to_weight
     if bias is not None:
-        yield bias, lambda: _call("ReduceSumD", g, axes=[axis for axis in range(g.array.ndim) if axis != 1])
+        axes = [axis for axis in range(g.array.ndim) if axis != 1]
+        yield bias, lambda: _in_parts(_call("ReduceSumD", g, axes=axes), shapes[0][0])
 
 
 def _pooling(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
@@ -1143,8 +1149,9 @@ def _npu_add_rms_norm(back: _Back, x1: Any, x2: Any, gamma: Any, epsilon: float 
     for to in (x1, x2):
         yield to, lambda: _call("torch.normalised_grad", back.g, total, gamma, None, None, added, **attrs)
     shape = list(gamma.array.shape)
-    yield gamma, lambda: _call(
-        "torch.normalised_grad", back.g, total, gamma, of="weight", parameter_shape=shape, **attrs
+    yield (
+        gamma,
+        lambda: _call("torch.normalised_grad", back.g, total, gamma, of="weight", parameter_shape=shape, **attrs),
     )
 
 
@@ -1152,7 +1159,9 @@ def _npu_add_rms_norm(back: _Back, x1: Any, x2: Any, gamma: Any, epsilon: float 
 
 
 @gradient("scaled_dot_product_attention")
-def _attention(back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any) -> Gradients:
+def _attention(
+    back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any
+) -> Gradients:
     call = back.forward
     for slot, to in enumerate((query, key, value, attn_mask)):
         if to is not None:
@@ -1250,9 +1259,7 @@ def _binary_loss(of_input: str, of_target: str, /, back: _Back, input: Any, targ
 
 
 _GRADIENTS["binary_cross_entropy"] = partial(_binary_loss, "BinaryCrossEntropyGrad", "torch.binary_target_grad")
-_GRADIENTS["binary_cross_entropy_with_logits"] = partial(
-    _binary_loss, "torch.logits_grad", "torch.logits_target_grad"
-)
+_GRADIENTS["binary_cross_entropy_with_logits"] = partial(_binary_loss, "torch.logits_grad", "torch.logits_target_grad")
 
 
 @gradient("kl_div")
@@ -1600,7 +1607,10 @@ _VIEWED = frozenset({
 
 def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape, Maker]]:
     """The gradient itself in another shape, where one comes in and one goes out."""
-    if len([each for each in shapes if each is not None]) != 1 or len([g for g in back.gradients if g is not None]) != 1:
+    if (
+        len([each for each in shapes if each is not None]) != 1
+        or len([g for g in back.gradients if g is not None]) != 1
+    ):
         return []
     g = back.gradients[0]
     if g is None or g.array.size != prod(shape):
@@ -1669,7 +1679,11 @@ def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = No
         return
     attrs = {"shape": [input.array.size // length, length], "axes": [1], "epsilon": back.forward.attrs["epsilon"]}
     yield shape, lambda: _call("torch.normalised_grad", back.g, input, None, of="quotient", **attrs)
-    axes = [axis for axis in range(len(shape)) if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)]
+    axes = [
+        axis
+        for axis in range(len(shape))
+        if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)
+    ]
     small = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     whole = Input(array=np.zeros(small), dtype=back.g.dtype)
     yield small, lambda: _reduced(whole, "Mul", back.g, input, of=shape)
@@ -1711,23 +1725,37 @@ def _of_products(back: _Back, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8)
 
 @_between("__getitem__")
 def _of_last_index(back: _Back, input: Any, index: Any) -> Iterator[tuple[Shape, Maker]]:
-    """Each part of an index is a node of its own: the gradient for what the parts before the last have left."""
+    """Each part of an index is a node of its own: the gradient for what the parts before the last have left.
+
+    Tensors are the last of all, together.
+    """
     parts = list(index) if isinstance(index, (list, tuple)) else [index]
-    ellipses = [at for at, part in enumerate(parts) if part is Ellipsis or part == "..."] if all(not isinstance(part, Input) for part in parts) else []  # fmt: skip
-    taken = sum(part is not None for part in parts) - len(ellipses)
-    if ellipses:
-        at = ellipses[0]
-        parts[at : at + 1] = [slice(None)] * (input.array.ndim - taken)
-    for last in range(1, len(parts)):
-        before = tuple(_array_index(part) for part in parts[:last])
-        if any(isinstance(part, np.ndarray) for part in before):
-            break
-        left = input.array[before]
-        done = sum(not isinstance(part, int) for part in before)
-        rest = tuple([slice(None)] * done + [_array_index(part) for part in parts[last:]])
-        numbers = np.arange(left.size).reshape(left.shape)[rest]
+    at = [place for place, part in enumerate(parts) if part is Ellipsis or (isinstance(part, str) and part == "...")]
+    if at:
+        taken = sum(_axes_taken(part) for part in parts)
+        parts[at[0] : at[0] + 1] = [slice(None)] * (input.array.ndim - taken)
+    arrays = [_array_index(part) for part in parts]
+    steps: list[tuple[list[Any], list[Any]]] = []
+    if any(isinstance(part, np.ndarray) for part in arrays):
+        plain = [slice(None) if isinstance(part, np.ndarray) else part for part in arrays]
+        steps = [(plain, [part if isinstance(part, np.ndarray) else slice(None) for part in arrays])]
+        steps[0] = plain, [rest for part, rest in zip(plain, steps[0][1], strict=True) if not isinstance(part, int)]
+    else:
+        for last in range(1, len(arrays)):
+            kept = sum(not isinstance(part, int) for part in arrays[:last])
+            steps.append((arrays[:last], [slice(None)] * kept + arrays[last:]))
+    for before, rest in steps:
+        left = input.array[tuple(before)]
+        numbers = np.arange(left.size).reshape(left.shape)[tuple(rest)]
         if numbers.size == back.g.array.size:
             yield left.shape, partial(_by_place, back.g, numbers, replace(input, array=left))
+
+
+def _axes_taken(part: Any) -> int:
+    """How many axes a part of an index takes."""
+    if part is None or part is Ellipsis or isinstance(part, str):
+        return 0
+    return part.array.ndim if isinstance(part, Input) and part.array.dtype.kind == "b" else 1
 
 
 def _array_index(part: Any) -> Any:
