@@ -23,9 +23,12 @@ from precision_tool.lib.ops.op_table import find
 from precision_tool.lib.ops.torch_apis import known_apis, torch_call
 from precision_tool.lib.ops.torch_gradients import has_gradient, recorded_gradients, torch_gradients
 
-
 #: Where PyTorch's kernels have constants in float32, or 1 − x in float64 of an x near 1.
 LOOSE = {"Functional.celu": 1e-6, "Functional.hardsigmoid": 1e-6, "Functional.binary_cross_entropy": 1e-6}
+
+
+#: The arguments of `torch_gradients`.
+Recorded = tuple[str, list[Any], dict[str, Any], list[Input | None], list[Input | None]]
 
 
 def first_output(call: Call) -> Output:
@@ -68,7 +71,7 @@ def of_type(value: Any, dtype: str) -> Any:
 
 def of_call(
     api: str, args: list[Any], kwargs: dict[str, Any], true: Differentiated, dtype: str = "float64"
-) -> tuple[Any, ...]:
+) -> Recorded:
     """The arguments of `torch_gradients`."""
     arguments = of_type(list(args), dtype), {name: of_type(value, dtype) for name, value in kwargs.items()}
     return api, *arguments, inputs_of(true.outputs, dtype), inputs_of(true.given, dtype)
@@ -76,7 +79,7 @@ def of_call(
 
 def differentiated(
     torch: Torch, api: str, make: Make, maker: Case, dtype: str = "float64"
-) -> tuple[tuple[Any, ...], Differentiated] | None:
+) -> tuple[Recorded, Differentiated] | None:
     """A drawn call and its gradients; None for one that has none."""
     args, kwargs = maker(make)
     try:
@@ -118,7 +121,7 @@ def test_what_the_last_node_gives_is_a_candidate(api: str, random: Random, torch
             assert_candidates(*drawn, LOOSE.get(api, 1e-9))
 
 
-def assert_candidates(arguments: tuple[Any, ...], true: Differentiated, tolerance: float = 1e-9) -> int:
+def assert_candidates(arguments: Recorded, true: Differentiated, tolerance: float = 1e-9) -> int:
     """How many of the results have candidates, of which one must fit."""
     shapes = [None if gave is None else gave.shape for gave in true.gave]
     candidates = recorded_gradients(*arguments[:4], inputs_of(true.got), shapes)
@@ -314,9 +317,10 @@ def test_gradients_of_npu_functions() -> None:
 
 def test_the_sum_of_an_added_norm_has_a_gradient_too() -> None:
     x, gamma, g = (recorded(values(shape, seed)) for shape, seed in (((3, 8), 1), ((8,), 2), ((3, 8), 3)))
-    arguments = "NPU.npu_add_rms_norm", [x, x, gamma], {}, []
-    alone = first_output(torch_gradients(*arguments, [g, None, None])[0])
-    both = first_output(torch_gradients(*arguments, [g, None, g])[0])
+    alone, both = (
+        first_output(torch_gradients("NPU.npu_add_rms_norm", [x, x, gamma], {}, [], [g, None, last])[0])
+        for last in (None, g)
+    )
     close(both.array, alone.array + g.array)
 
 
@@ -325,7 +329,7 @@ def test_flash_attention_gradient(torch: Torch) -> None:
     shift, mask = values((2, 4, 3, 3), 4), np.triu(np.ones((3, 3), np.bool_), 1)
     added = shift + np.where(mask, -np.inf, 0.0)
     true = torch.differentiated("Functional.scaled_dot_product_attention", [query, key, value, added], {"scale": 0.3})
-    attrs = {"head_num": 4, "input_layout": "BNSD", "scale_value": 0.3, "pse_type": 0}
+    attrs: dict[str, Any] = {"head_num": 4, "input_layout": "BNSD", "scale_value": 0.3, "pse_type": 0}
     inputs = query, key, value, true.given[0], shift, None, None, mask
     outputs = arrays_of("FlashAttentionScoreGrad", *inputs, **attrs)
     for got, expected in zip(outputs, true.gradients, strict=True):

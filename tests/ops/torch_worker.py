@@ -107,7 +107,7 @@ def gradients(document: dict[str, Any], arrays: list[Any]) -> tuple[list[Any], d
         torch.autograd.backward(reached, given)
     parts: dict[str, list[Any]] = {
         "outputs": results,
-        "given": [next((g for each, g in zip(reached, given) if each is own), None) for own in results],
+        "given": [next((g for each, g in zip(reached, given, strict=True) if each is own), None) for own in results],
         "gradients": [tensor.grad for tensor in leaves],
         **node,
     }

@@ -1583,7 +1583,8 @@ def _getitem(input: Any, index: Any) -> Call:
         return _moved(input, input.array[places])
     # Unlike numpy, PyTorch takes single numbers out before it indexes by tensors.
     parts = [np.asarray(part) if isinstance(part, (list, tuple)) else part for part in places]
-    plain, rest = [], []
+    plain: list[Any] = []
+    rest: list[Any] = []
     for part in parts:
         is_array = isinstance(part, np.ndarray)
         plain += [slice(None)] * (part.ndim if part.dtype.kind == "b" else 1) if is_array else [part]

@@ -7,7 +7,7 @@ which a half type shows; one kernel computes in float32 and rounds its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import log, pi, prod, sqrt
 
@@ -302,8 +302,8 @@ def sum_by_place(call: Call) -> Outputs:
     size, values = prod(shape), g.reshape(-1)
     is_used = (places >= 0) & (places < size)
     values, places = values[is_used], places[is_used]
-    total = np.bincount(places, values, size)
-    squares = np.bincount(places, values**2, size)
+    total: Doubles = np.bincount(places, values, size).astype(np.float64)
+    squares: Doubles = np.bincount(places, values**2, size).astype(np.float64)
     count = np.bincount(places, minlength=size).astype(np.float64)
     summed = _summed_by(count, total, squares) * (_narrow(call) if flag(call, "narrow") else 1.0)
     return [
@@ -375,8 +375,7 @@ def _inner(call: Call) -> tuple[Call, OpSpec]:
 def _result(call: Call) -> Outputs:
     """The output of another op at the attribute `slot`, in the shape `shape` where it is told.
 
-    With `narrow` the kernel adds up in the stored type of the first input; with `parts` it adds up so many parts of each
-    sum in it.
+    With `narrow` the kernel adds up in the stored type of the first input, with `parts` so many parts of each sum.
     """
     inner, spec = _inner(call)
     output = spec.function(inner)[integer(call, "slot", default=0)]
@@ -494,7 +493,8 @@ def normalised_gradient(call: Call) -> Outputs:
     `shape` is the shape in which the `axes` of the input are normalised, without mean unless `centred`; `of` says for
     which of "input", "weight" and "bias"; "quotient" is that of the last division alone. The parameters have the shape
     of `weight_shape` then. With mean and variance given (a batch norm that does not train) they are constants. With
-    `narrow` the sums for a parameter are added up in the stored type; with `apart` those of each image are stored. What is `added` comes to the gradient of the input.
+    `narrow` the sums for a parameter are added up in the stored type; with `apart` those of each image are stored.
+    What is `added` comes to the gradient of the input.
     """
     g, x = numbers(call, 0, 1)
     same_shape(call, g, x)

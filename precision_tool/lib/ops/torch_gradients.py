@@ -646,8 +646,12 @@ def _elu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) -> 
 
 @gradient("Aten.elu")
 def _aten_elu(back: _Back, input: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Gradients:
-    attrs = {"alpha": float(alpha), "scale": float(scale), "input_scale": float(input_scale)}
-    yield input, lambda: _call("torch.elu_grad", back.g, input, **attrs)
+    yield (
+        input,
+        lambda: _call(
+            "torch.elu_grad", back.g, input, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)
+        ),
+    )
 
 
 @gradient("celu")
@@ -736,7 +740,7 @@ def _linear(back: _Back, input: Any, weight: Any, bias: Any = None) -> Gradients
 def _matmul(
     back: _Back, input: Any, other: Any = None, *, mat2: Any = None, vec: Any = None, tensor: Any = None
 ) -> Gradients:
-    second = [x for x in (other, mat2, vec, tensor) if x is not None][0]
+    second = next(iter([x for x in (other, mat2, vec, tensor) if x is not None]), input)
     yield input, lambda: _first_factor(back.g, input, second)
     yield second, lambda: _second_factor(back.g, input, second)
 
@@ -779,10 +783,11 @@ def _addmm(
     batch2: Any = None,
 ) -> Gradients:  # fmt: skip
     a, b = mat1 if batch1 is None else batch1, mat2 if batch2 is None else batch2
-    scaled = {} if alpha == 1 else {"beta": 0.0, "alpha": float(alpha)}
 
     def product(left: Input, right: Input) -> Call:
-        return _call("torch.addmm", 0.0, left, right, **scaled) if scaled else _call("MatMulV2", left, right)
+        if alpha == 1:
+            return _call("MatMulV2", left, right)
+        return _call("torch.addmm", 0.0, left, right, beta=0.0, alpha=float(alpha))
 
     yield input, lambda: _passed(back, input, beta)
     yield a, lambda: product(back.g, _turned(b))
@@ -950,7 +955,7 @@ def _adaptive_maximum(rank: int, /, back: _Back, input: Any, *args: Any, **kwarg
         places = np.empty((*x.shape[: -len(sizes)], *sizes), np.int64)
         spans = [adaptive_spans(size, count) for size, count in zip(space, sizes, strict=True)]
         for at in np.ndindex(*sizes):
-            window = (..., *(slice(*spans[axis][place]) for axis, place in enumerate(at)))
+            window: tuple[Any, ...] = (..., *(slice(*spans[axis][place]) for axis, place in enumerate(at)))
             flat = (*x.shape[: -len(sizes)], -1)
             chosen = x[window].reshape(flat).argmax(-1)[..., None]
             places[(..., *at)] = np.take_along_axis(numbers[window].reshape(flat), chosen, -1)[..., 0]
@@ -1142,7 +1147,7 @@ def _npu_add_rms_norm(back: _Back, x1: Any, x2: Any, gamma: Any, epsilon: float 
     length = gamma.array.size
     total = replace(x1, array=x1.array + x2.array)
     added = back.gradients[2] if len(back.gradients) > 2 else None
-    attrs = {
+    attrs: dict[str, Any] = {
         "shape": [x1.array.size // max(1, length), length], "axes": [1], "weight_shape": [1, length],
         "epsilon": float(epsilon), "centred": False,
     }  # fmt: skip
@@ -1227,7 +1232,9 @@ def _nll_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args: A
     yield weight, None
 
 
-def _difference_loss(op_type: str, order: str, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
+def _difference_loss(
+    op_type: str, order: str, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any,
+) -> Gradients:  # fmt: skip
     """The gradients of a loss of differences; `order` are the inputs of its op: x, the target t, the gradient g."""
     whole = _shape_of(input, target)
 
@@ -1249,13 +1256,16 @@ _GRADIENTS["smooth_l1_loss"] = partial(_difference_loss, "SmoothL1LossGradV2", "
 _GRADIENTS["huber_loss"] = partial(_difference_loss, "torch.huber_loss_grad", "gxt")
 
 
-def _binary_loss(of_input: str, of_target: str, /, back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, pos_weight: Any = None, **kwargs: Any) -> Gradients:  # fmt: skip
+def _binary_loss(
+    of_input: str, of_target: str, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any
+) -> Gradients:
     more = back.forward.inputs[2:]
     attrs = back.forward.attrs
     yield input, lambda: _call(of_input, input, target, back.g, *more, **attrs)
     yield target, lambda: _call(of_target, back.g, input, *more, **attrs)
-    yield weight, None
-    yield pos_weight, None
+    for weight in back.tensors:
+        if weight is not input and weight is not target:
+            yield weight, None
 
 
 _GRADIENTS["binary_cross_entropy"] = partial(_binary_loss, "BinaryCrossEntropyGrad", "torch.binary_target_grad")
@@ -1269,7 +1279,7 @@ def _kl_div(
 ) -> Gradients:  # fmt: skip
     whole = _shape_of(input, target)
     count = {"mean": prod(whole), "batchmean": input.array.shape[0] if input.array.ndim else 1}.get(reduction, 1)
-    attrs = {"of": whole, "count": count, "log_target": bool(log_target) or None}
+    attrs: dict[str, Any] = {"of": whole, "count": count, "log_target": bool(log_target) or None}
     yield input, lambda: _reduced(input, "torch.kl_div_grad", back.g, target, **attrs)
     yield target, lambda: _reduced(target, "torch.kl_div_grad", back.g, target, input, **attrs)
 
@@ -1365,14 +1375,19 @@ def _logsumexp(back: _Back, input: Any, dim: Any, keepdim: bool = False) -> Grad
 
 
 def _ties(back: _Back, input: Any, dim: Any = None, keepdim: bool = False) -> Gradients:
-    g, y = (lambda: _kept(input, dim, back.g)), (lambda: _kept(input, dim, back.y))
-    yield input, lambda: _call("torch.ties_grad", g(), input, y(), dim=_axes(input, dim))
+    def make() -> Call:
+        g, y = _kept(input, dim, back.g), _kept(input, dim, back.y)
+        return _call("torch.ties_grad", g, input, y, dim=_axes(input, dim))
+
+    yield input, make
 
 
 _GRADIENTS["amax"] = _GRADIENTS["amin"] = _ties
 
 
-def _extreme(smaller: bool | None, /, back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Gradients:  # fmt: skip
+def _extreme(
+    smaller: bool | None, /, back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None,
+) -> Gradients:  # fmt: skip
     second = dim if isinstance(dim, Input) else other
     if second is not None:
         yield from _larger(back, input, second, smaller)
@@ -1394,9 +1409,9 @@ def _chosen(back: _Back, input: Input, dim: int) -> Gradients:
         index, g = back.output(1).array, back.g
         if index.ndim != input.array.ndim:
             index, g = np.expand_dims(index, axis), replace(g, array=np.expand_dims(g.array, axis))
-        grid = list(np.indices(index.shape))
+        grid: list[Array] = list(np.indices(index.shape))
         grid[axis] = index
-        return _by_place(g, np.ravel_multi_index(tuple(grid), input.array.shape), input)
+        return _by_place(g, np.asarray(np.ravel_multi_index(tuple(grid), input.array.shape)), input)
 
     yield input, make
 
@@ -1638,7 +1653,9 @@ def _of_turned(back: _Back, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, 
 
 
 @_between("cross_entropy")
-def _of_logarithms(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+def _of_logarithms(
+    back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any,
+) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
     """The loss takes the logarithms of the softmax; with smoothing or probabilities it is a sum or a quotient."""
     attrs = back.forward.attrs
     smoothing = attrs["label_smoothing"]
@@ -1670,7 +1687,9 @@ def _of_reduction(back: _Back, input: Any, target: Any, *args: Any, **kwargs: An
 
 
 @_between("rms_norm")
-def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+def _of_scaling(
+    back: _Back, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None,
+) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
     """The last product: by the weight, or without one by the inverse root."""
     length = _size_of_norm(normalized_shape)
     shape = input.array.shape
@@ -1679,12 +1698,8 @@ def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = No
         return
     attrs = {"shape": [input.array.size // length, length], "axes": [1], "epsilon": back.forward.attrs["epsilon"]}
     yield shape, lambda: _call("torch.normalised_grad", back.g, input, None, of="quotient", **attrs)
-    axes = [
-        axis
-        for axis in range(len(shape))
-        if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)
-    ]
-    small = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    first = len(shape) - _rank_of(normalized_shape)
+    small = tuple(1 if axis >= first else size for axis, size in enumerate(shape))
     whole = Input(array=np.zeros(small), dtype=back.g.dtype)
     yield small, lambda: _reduced(whole, "Mul", back.g, input, of=shape)
 
@@ -1694,7 +1709,9 @@ def _rank_of(normalized_shape: Any) -> int:
 
 
 @_between("normalize")
-def _of_quotient(back: _Back, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+def _of_quotient(
+    back: _Back, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None,
+) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
     for of in ("quotient", "norm"):
         yield input.array.shape, partial(_unit, back, input, p, dim, eps, of)
 
