@@ -34,6 +34,7 @@ from precision_tool.lib.compare.scheduler import (
     run_tasks,
 )
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
+from precision_tool.lib.data.msprobe_ops import UNRECORDED
 from precision_tool.lib.diagnose.candidate_formulas import BenchmarkValues, CandidateFormulas, is_obeyed
 from precision_tool.lib.diagnose.device_profile import Device, curve_of
 from precision_tool.lib.diagnose.error_shape import (
@@ -73,6 +74,7 @@ from precision_tool.lib.diagnose.op_values import (
     missing_reason,
     spread,
 )
+from precision_tool.lib.diagnose.recorded_formulas import has_formula
 from precision_tool.lib.diagnose.sampling import (
     SUMS,
     as_sampled,
@@ -92,7 +94,6 @@ from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Doubles, Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.ops.op_arguments import distinct
 from precision_tool.lib.ops.optimizers import updated_inputs
@@ -212,6 +213,7 @@ def largest_of(tensor: Input) -> float:
 
 #: Ops that compute nothing, or nothing that a formula could tell.
 NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
+    UNRECORDED,
     "NetOutput", "NoOp", "IteratorV2", "Iterator", "MakeIterator", "PartitionedCall", "StatefulPartitionedCall",
     "StreamActive", "StreamSwitch", "StreamMerge", "Send", "Recv", "Label", "If", "While", "Case", "Memcpy",
     "MemcpyAsync",
@@ -489,7 +491,7 @@ class Recomputer:
 
     def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
         op = base.op
-        if not is_fused(op) and table.find(op.type) is None:
+        if not is_fused(op) and not has_formula(op):
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
         unconnected = self._unconnected.get(self._connections(op)) if self._unconnected else None
         if unconnected is not None:
