@@ -28,7 +28,7 @@ from precision_tool.lib.model.msprobe import (
 )
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Outputs
-from precision_tool.lib.ops.torch_apis import builder_of, torch_call
+from precision_tool.lib.ops.torch_apis import builder_of, other_call, torch_call
 
 T = TypeVar("T")
 
@@ -80,6 +80,8 @@ def recorded_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input])
         Its function has no formula, not with these arguments, or inputs are missing.
     """
     yield _formula(op, recorded, inputs, _forward_call)
+    if other_call(_forward_call(op, recorded, inputs)) is not None:
+        yield replace(_formula(op, recorded, inputs, _other_forward_call), is_certain=False)
 
 
 #: Makes the call of a formula of a recorded op from its inputs by slot.
@@ -92,6 +94,13 @@ def _forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> 
         inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
     args, kwargs = bound(recorded.call, inputs)
     return torch_call(api_of(recorded.call), args, kwargs)
+
+
+def _other_forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Call:
+    call = other_call(_forward_call(op, recorded, inputs))
+    if call is None:
+        raise NotComputedError("no_formula", op_type=op.type)
+    return call
 
 
 def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make) -> Formula:

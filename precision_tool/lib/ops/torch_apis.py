@@ -85,6 +85,18 @@ def torch_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
         raise NotComputedError(reason_of(error)) from error
 
 
+def other_call(call: Call) -> Call | None:
+    """Return another way in which kernels compute what a call computes; None where there is none.
+
+    PyTorch's kernel of the batch norm for processors holds the statistics in the type of short parameters.
+    """
+    if call.op_type != "BatchNormV3" or not call.attrs.get("is_training"):
+        return None
+    types = {tensor.dtype for tensor in call.inputs[:3] if tensor is not None}
+    short = types.pop() if len(types) == 1 else ""
+    return replace(call, attrs={**call.attrs, "held": short}) if short in ("float16", "bfloat16") else None
+
+
 def builder_of(name: str) -> Builder | None:
     """Return what makes the call of a function, by its name with the prefix; None where there is no formula."""
     prefix, _, function = name.partition(".")
