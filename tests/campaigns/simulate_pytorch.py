@@ -20,7 +20,7 @@ from pytorch.sets import KERNELS, OTHER_SIDES, plans  # noqa: E402  # by the pat
 def _parsed() -> argparse.Namespace:
     kinds = (*KERNELS, *OTHER_SIDES)
     parser = argparse.ArgumentParser(prog="scripts/pytorch", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to write index.json, truth/ and the pairs; made whole if cut off")
+    parser.add_argument("folder", type=Path, help="where to write index.json, truth/ and pairs; goes on where it ended")
     parser.add_argument("--count", type=int, default=30, metavar="N", help="pairs (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1000, metavar="S", help="another one gives other pairs")
     parser.add_argument("--fault", nargs="+", default=[], choices=kinds, metavar="KIND",
@@ -33,7 +33,7 @@ def _parsed() -> argparse.Namespace:
 
 def main() -> None:
     """Write the set that the command line asks for."""
-    from pytorch.training import make  # noqa: PLC0415  # it imports PyTorch: --help does not need it
+    from pytorch.training import make  # it imports PyTorch: --help does not need it
 
     args, start = _parsed(), time.monotonic()
     truths = args.folder / "truth"

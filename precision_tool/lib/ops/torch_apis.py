@@ -280,13 +280,18 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Call:
     if _is_bool(input) and _is_bool(other):
         raise NotComputedError("data_type", name="input", dtype="bool")
     a, b = _like(input, other), _like(other, input)
-    return _call("Add", a, b) if alpha == 1 else _call("AxpyV2", a, b, alpha=float(alpha))
+    return _call("Add", a, b) if alpha == 1 else _added(a, b, alpha)
+
+
+def _added(a: Input, b: Input, alpha: Any) -> Call:
+    """The sum of a tensor and a multiple of another, whose factor kernels hold in the type of short tensors."""
+    return _call("torch.axpy" if b.array.dtype.kind == "f" else "AxpyV2", a, b, alpha=float(alpha))
 
 
 @api("sub", "subtract", "__sub__")
 def _sub(input: Any, other: Any, *, alpha: Any = 1) -> Call:
     a, b = _like(input, other), _like(other, input)
-    return _call("Sub", a, b) if alpha == 1 else _call("AxpyV2", a, b, alpha=-float(alpha))
+    return _call("Sub", a, b) if alpha == 1 else _added(a, b, -float(alpha))
 
 
 @api("rsub", "__rsub__")

@@ -1,4 +1,4 @@
-"""What is wrong with a run: kernels that put out something else, planted in PyTorch's functions before msprobe wraps them.
+"""What is wrong with a run: kernels that put out something else, in place of PyTorch's functions that msprobe wraps.
 
 A wrong kernel writes its result over the right one, so that PyTorch's own gradient is that of the right function; a
 wrong gradient is put into the node of autograd. What a fault did is measured, in units of the last place of the type it
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
+from msprobe.core.dump.hook_manager import BaseHookManager
 
 Tensor = torch.Tensor
 
@@ -41,6 +42,11 @@ class Wrong:
         else:
             kwargs[name] = value
         return tensors_of(self.real(*copied(args), **copied(kwargs)))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the results are of a type of 16 bits, in which small errors are rounding."""
+        return self.results[0].dtype in (torch.float16, torch.bfloat16)
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument by its place or its name."""
@@ -130,7 +136,7 @@ def _nan_head(wrong: Wrong) -> list[Tensor] | None:
 def _epsilon(wrong: Wrong) -> list[Tensor] | None:
     """A much larger epsilon than the one that was asked for."""
     place = 7 if wrong.api == "Functional.batch_norm" else 4
-    return wrong.with_argument(place, "eps", 0.05)
+    return wrong.with_argument(place, "eps", 1.0 if wrong.is_short else 0.05)
 
 
 def _axis(wrong: Wrong) -> list[Tensor] | None:
@@ -288,11 +294,13 @@ def _noisy(wrong: Wrong) -> list[Tensor] | None:
     if y is None:
         return None
     generator = torch.Generator().manual_seed(wrong.random.randrange(1 << 30))
-    return [y * (1 + 0.03 * torch.randn(y.shape, generator=generator)).to(y.dtype)]
+    size = 0.3 if wrong.is_short else 0.03
+    return [y * (1 + size * torch.randn(y.shape, generator=generator)).to(y.dtype)]
 
 
 def _scaled(wrong: Wrong) -> list[Tensor] | None:
-    return [y.detach() * 1.05 if y.is_floating_point() else y.clone() for y in wrong.results]
+    factor = 1.5 if wrong.is_short else 1.05
+    return [y.detach() * factor if y.is_floating_point() else y.clone() for y in wrong.results]
 
 
 def _counted_twice(wrong: Wrong) -> list[Tensor] | None:
@@ -344,7 +352,6 @@ FAULTS: dict[str, Fault] = {
     "channel": Fault(("Functional.conv2d", "Functional.batch_norm", "Functional.group_norm"), _channel),
     "scaled": Fault(_SOFTMAX + _LOSSES + ("Tensor.mean",), _scaled),
     "average": Fault(("Distributed.all_reduce",), _counted_twice),
-    "cell": Fault(("VF.lstm",), _scaled),
     "gradient_block": Fault(_GRADIENTS, _block, is_backward=True),
     "gradient_scaled": Fault(_GRADIENTS, _scaled, is_backward=True),
     "gradient_sign": Fault(_GRADIENTS, _sign, is_backward=True),
@@ -370,13 +377,17 @@ class Plant:
     #: The number of the call that is wrong; None for all.
     count: int | None = None
     entries: dict[str, float] = field(default_factory=dict)
+    #: Only find out where the fault would have an effect.
+    is_probe: bool = False
     is_active: bool = False
 
     def put(self) -> None:
-        """Replace the function; msprobe must not be imported yet."""
+        """Replace the function; msprobe must not have wrapped it yet."""
         prefix, name = self.api.split(".", 1)
         places = owners_of(prefix, name)
-        real = getattr(places[0], name)
+        real = getattr(places[0], name, None)
+        if real is None:
+            return
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             entry = self._entry() if self.is_active else ""
@@ -389,7 +400,8 @@ class Plant:
                 self._spoil_gradient(entry, result)
             else:
                 results = tensors_of(args[:1] if prefix == "Distributed" else result)  # which works in place
-                self._spoil(entry, before, results, real)
+                if results and not any(_is_part(tensor, args) for tensor in results):
+                    self._spoil(entry, before, results, real)
             return result
 
         for place in places:
@@ -397,8 +409,6 @@ class Plant:
 
     def _entry(self) -> str:
         """The name of the entry that msprobe is making, if this call is one and is to be wrong."""
-        from msprobe.core.dump.hook_manager import BaseHookManager  # noqa: PLC0415  # after the fault was planted
-
         if BaseHookManager.inner_api_count[threading.get_ident()] != 1:
             return ""
         frame = sys._getframe(2)
@@ -417,8 +427,6 @@ class Plant:
         return Random(f"{self.seed} {self.api}")
 
     def _spoil(self, entry: str, before: tuple[Any, Any], results: list[Tensor], real: Callable[..., Any]) -> None:
-        if not results or any(tensor._is_view() and tensor._base is not None for tensor in results):
-            return
         with unrecorded(), torch.no_grad():
             right = [tensor.detach().clone() for tensor in results]
             wrong = FAULTS[self.kind].change(
@@ -430,7 +438,7 @@ class Plant:
             if effect < _FAR:
                 return
             self.entries[entry] = effect
-            for tensor, values in zip(results, wrong, strict=False):
+            for tensor, values in zip([] if self.is_probe else results, wrong, strict=False):
                 tensor.data.copy_(values)
 
     def _spoil_gradient(self, entry: str, result: Any) -> None:
@@ -451,9 +459,18 @@ class Plant:
             if wrong is None or effect < _FAR:
                 return gradients
             self.entries[name] = effect
+            if self.is_probe:
+                return gradients
             return (*gradients[:first], wrong[0], *gradients[first + 1 :])
 
         node.register_hook(spoiled)
+
+
+def _is_part(result: Tensor, args: tuple[Any, ...]) -> bool:
+    """Whether a result is a view of an argument, so that it cannot be changed alone."""
+    given = tensors_of(args)
+    memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+    return all(result is not tensor for tensor in given) and result.untyped_storage().data_ptr() in memory
 
 
 def effect_of(right: Tensor, wrong: Tensor) -> float:
@@ -469,19 +486,8 @@ def effect_of(right: Tensor, wrong: Tensor) -> float:
     return float((a - b).abs().max()) / size if size else 0.0
 
 
-class _Replaceable:
-    """The class of the functions of torch._VF, which is immutable, with functions that can be replaced."""
-
-    def __init__(self, replaced: Any) -> None:
-        self.__dict__.update({name: getattr(replaced, name) for name in dir(replaced) if not name.startswith("__")})
-
-
 def owners_of(prefix: str, name: str) -> list[Any]:
     """Where a function of a prefix of msprobe is."""
-    if prefix == "VF":
-        if not isinstance(torch._C._VariableFunctionsClass, _Replaceable):
-            torch._C._VariableFunctionsClass = _Replaceable(torch._C._VariableFunctionsClass)
-        return [torch._C._VariableFunctionsClass]
     if not hasattr(torch, name) and prefix == "Torch":
         return [torch.linalg]  # msprobe leaves `linalg` out of the name
     return {
@@ -493,8 +499,6 @@ def owners_of(prefix: str, name: str) -> list[Any]:
 @contextmanager
 def unrecorded() -> Any:
     """Within it msprobe records nothing."""
-    from msprobe.core.dump.hook_manager import BaseHookManager  # noqa: PLC0415  # after the fault was planted
-
     thread = threading.get_ident()
     before = BaseHookManager.inner_switch[thread]
     BaseHookManager.inner_switch[thread] = True

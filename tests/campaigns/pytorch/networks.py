@@ -164,7 +164,11 @@ class ResidualBlock(nn.Module):
 class ImageAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.qkv, self.out = nn.GroupNorm(4, width), nn.Conv1d(width, 3 * width, 1), nn.Conv1d(width, width, 1)
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(4, width),
+            nn.Conv1d(width, 3 * width, 1),
+            nn.Conv1d(width, width, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         batch, width, height, breadth = x.shape

@@ -1,7 +1,7 @@
 """Trains a network for two steps under msprobe, on the side to judge and on the benchmark's, each in its own process.
 
-A process that has imported PyTorch, but not msprobe, is forked for each run: a fault is planted before msprobe is
-imported, because msprobe wraps the functions that it finds.
+A process that has imported PyTorch and msprobe is forked for each run. A fault is planted before msprobe is set up,
+because it then wraps the functions that it finds.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-import torch._dynamo  # msprobe imports it: once, before the forks
 import torch.distributed as dist
+from msprobe.pytorch import PrecisionDebugger, seed_all
+
 from pytorch.faults import FAULTS, Plant, unrecorded
 from pytorch.networks import MAKERS
 from pytorch.sets import OTHER_SIDES, Plan
@@ -62,27 +63,24 @@ def optimizer_of(plan: Plan, module: torch.nn.Module, setting: float) -> torch.o
         return torch.optim.SGD(parameters, lr=0.05 * setting, momentum=0.9, weight_decay=1e-4, nesterov=True)
     if plan.optimizer == "lamb":
         return Lamb(parameters, lr, eps)
-    fused = plan.optimizer == "fused" and plan.precision in ("fp32", "autocast")
-    return torch.optim.AdamW(parameters, lr=lr, eps=eps, weight_decay=0.01, fused=fused or None)
+    return torch.optim.AdamW(parameters, lr=lr, eps=eps, weight_decay=0.01, fused=plan.optimizer == "fused" or None)
 
 
 def _configuration(plan: Plan, folder: Path, rank: int) -> Path:
     common = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": plan.summary}
     path = folder.parent / f"{folder.name}_config_{rank}.json"
     path.write_text(json.dumps({
-        "task": plan.task, "dump_path": str(folder), "rank": [], "step": list(range(_STEPS)), "level": plan.level,
+        "task": plan.task, "dump_path": str(folder), "rank": [], "step": list(plan.steps), "level": plan.level,
         "risk_level": plan.scope, "async_dump": False, "extra_info": True,
         "statistics": {**common, "tensor_list": []}, "tensor": common,
     }))  # fmt: skip
     return path
 
 
-def train(plan: Plan, folder: Path, rank: int = 0, plant: Plant | None = None) -> dict[str, Any]:
+def train(plan: Plan, folder: Path, rank: int = 0, plants: Sequence[Plant] = ()) -> dict[str, Any]:
     """Train and dump one rank of one side into a folder; return what a fault that is no kernel's changed."""
-    if plant is not None:
+    for plant in plants:
         plant.put()
-    from msprobe.pytorch import PrecisionDebugger, seed_all  # noqa: PLC0415  # it wraps what it finds now
-
     torch.set_num_threads(1)
     if plan.ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}.store", rank=rank, world_size=plan.ranks)
@@ -104,7 +102,7 @@ def train(plan: Plan, folder: Path, rank: int = 0, plant: Plant | None = None) -
     stomp = _stomp(plan, module) if plan.fault == "overwritten" else None
     for step in range(_STEPS):
         batch = network.batch(generator)
-        if plant is not None:
+        for plant in plants:
             plant.is_active = step >= plan.since
         if stomp is not None:
             stomp["is_active"] = step >= plan.since
@@ -165,8 +163,6 @@ def _stomp(plan: Plan, module: torch.nn.Module) -> dict[str, Any]:
 # --- a pair -----------------------------------------------------------------------------------------------------------
 
 
-
-
 def _all_forked(works: list[Callable[[], Any]], log: Path) -> list[Any]:
     children = []
     for work in works:
@@ -195,16 +191,17 @@ def _all_forked(works: list[Callable[[], Any]], log: Path) -> list[Any]:
     return answers
 
 
-def _side(plan: Plan, folder: Path, plant: Plant | None = None) -> list[Any]:
+def _side(plan: Plan, folder: Path, plants: Sequence[Plant] = ()) -> list[Any]:
     """Train one side, each rank in a process; a kernel is wrong in the last rank only."""
 
     def work(rank: int) -> Callable[[], Any]:
-        own = plant if rank == plan.ranks - 1 else None
+        own = plants if rank == plan.ranks - 1 else ()
         as_clean = replace(plan, fault="none") if rank != plan.ranks - 1 and plan.fault in OTHER_SIDES else plan
 
         def run() -> Any:
             changed = train(as_clean, folder, rank, own)
-            return {"changed": changed, "entries": {} if own is None else own.entries}
+            entries = {name: effect for plant in own for name, effect in plant.entries.items()}
+            return {"changed": changed, "entries": entries}
 
         return run
 
@@ -217,45 +214,37 @@ def _side(plan: Plan, folder: Path, plant: Plant | None = None) -> list[Any]:
     return answers
 
 
-def _leaves(folder: Path) -> Iterator[Path]:
-    return iter(sorted(folder.glob("step*/*/dump.json")))
-
-
-def _places(folder: Path, fault: str) -> list[tuple[str, int]]:
-    """The calls of the first step that a kind of fault can be put into: function and number."""
-    spec, places = FAULTS[fault], []
-    entries = json.loads(next(_leaves(folder)).read_text())["data"]
-    for name in entries:
-        api, _, rest = name.rpartition(".forward")[0].rpartition(".")
-        if rest.isdecimal() and api in spec.apis and (not spec.is_backward or f"{api}.{rest}.backward" in entries):
-            places.append((api, int(rest)))
-    return places
-
-
 def make(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Write both sides of a plan below a folder and return the truth; RuntimeError where it has no place for its fault."""
-    whole = folder / plan.tree
+    """Write both sides of a plan below a folder and return the truth.
+
+    A network without a place for its fault is replaced by the next of its kind. RuntimeError where none has one.
+    """
+    for attempt in range(6):
+        made = _attempt(replace(plan, seed=plan.seed + 100_003 * attempt), folder / plan.tree)
+        if made is not None:
+            return made
+    raise RuntimeError(f"no place for {plan.fault} in {plan.network} from seed {plan.seed} on")
+
+
+def _attempt(plan: Plan, whole: Path) -> dict[str, Any] | None:
     shutil.rmtree(whole, ignore_errors=True)
-    benchmark = replace(plan, precision="fp32", fault="none")
-    _side(benchmark, whole / "gpu")
+    chosen: list[Plant] = []
     if plan.fault in FAULTS:
-        return _truth(plan, *_wrong_kernel(plan, whole))
-    answers = _side(plan, whole / "npu")
-    return _truth(plan, {}, answers[-1]["changed"])
-
-
-def _wrong_kernel(plan: Plan, whole: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    random = Random(f"{plan.seed} {plan.fault}")
-    places = _places(whole / "gpu", plan.fault)
-    random.shuffle(places)
-    for attempt, (api, count) in enumerate(places[:12]):
+        plants = [Plant(api=api, kind=plan.fault, seed=plan.seed, is_probe=True) for api in FAULTS[plan.fault].apis]
+        probed = replace(plan, task="statistics", scope="FOCUS", steps=(plan.since,))
+        places = _side(probed, whole / "npu", plants)[-1]["entries"]
+        if not places:
+            return None
+        shutil.rmtree(whole / "npu")
+        random = Random(f"{plan.seed} {plan.fault}")
+        api, _, count = random.choice(sorted(places)).rsplit(".", 1)[0].rpartition(".")
         one = random.random() < 0.6 and plan.fault != "stale"
-        plant = Plant(api=api, kind=plan.fault, seed=plan.seed + attempt, count=count if one else None)
-        shutil.rmtree(whole / "npu", ignore_errors=True)
-        answers = _side(plan, whole / "npu", plant)
-        if answers[-1]["entries"]:
-            return answers[-1]["entries"], {"api": api, "count": plant.count}
-    raise RuntimeError(f"no place for {plan.fault} in {plan.network} of seed {plan.seed}")
+        chosen = [Plant(api=api, kind=plan.fault, seed=plan.seed, count=int(count) if one else None)]
+    answer = _side(plan, whole / "npu", chosen)[-1]
+    if chosen and not answer["entries"]:
+        return None
+    _side(replace(plan, precision="fp32", fault="none"), whole / "gpu")
+    return _truth(plan, answer["entries"], answer["changed"])
 
 
 def _truth(plan: Plan, entries: dict[str, float], changed: dict[str, Any]) -> dict[str, Any]:
