@@ -960,8 +960,7 @@ def _batch_norm_v3(call: Call) -> _Plan:
     """Outputs: y, the running mean and variance, and what the gradient takes: the mean and the inverse root.
 
     The variance is that of the differences from the mean, as PyTorch and the kernel compute it. `held` is the short
-    type in which the mean, the sum of squares and the inverse root are held: PyTorch's kernel for processors has that
-    of its parameters.
+    type in which the mean and the inverse root are held: PyTorch's kernel for processors has that of its parameters.
     """
     held = text(call, "held", default="")
     if held and held not in ("float16", "bfloat16"):
@@ -981,14 +980,16 @@ def _batch_norm_v3(call: Call) -> _Plan:
         mean = _totals([Tracked(part)] for (part,) in _blocks(axis, x))[0].of * (1 / count)
         centred = ([(part - mean) * (part - mean)] for (part,) in _blocks(axis, x))
         squares = _totals(centred)[0].of
-        if held:
-            mean, squares = _held_in(mean, held), _held_in(squares, held)
         variance = squares * (1 / count)
+        if held:
+            mean = _held_in(mean, held)
     else:
         mean, variance = _exact(call, (3, 4), channels)
     inverse = 1.0 / (variance + epsilon).sqrt()
     if held and training:
-        inverse = _held_in(inverse, held)
+        # Kernels hold the sum of squares in the short type as well, or not.
+        other = 1.0 / (_held_in(squares, held) * (1 / count) + epsilon).sqrt()
+        inverse = _one_of(_held_in(inverse, held), _held_in(other, held))
 
     def others() -> list[Output | None]:
         statistics: list[Tracked] = []
@@ -1018,7 +1019,18 @@ def _held_in(statistic: Tracked, dtype: str) -> Tracked:
     spacing = np.ldexp(unit, exponent)
     off = _TIE * 2.0**-24 * np.sqrt(statistic.noise)
     is_open = np.abs(np.abs(statistic.value - nearest) - spacing / 2) <= off
-    return Tracked(nearest, np.where(is_open, (spacing * 2.0**24) ** 2, 0.0))
+    return Tracked(nearest, np.where(is_open, _within(spacing), 0.0))
+
+
+def _one_of(first: Tracked, other: Tracked) -> Tracked:
+    """The first of two numbers, each of which is as likely."""
+    return Tracked(first.value, first.noise + other.noise + _within(first.value - other.value))
+
+
+def _within(distance: Doubles) -> Doubles:
+    """The variance of a number that may be off by so much, as far as the tolerance of a composite op goes."""
+    result: Doubles = (distance * 2.0**24 / 4) ** 2
+    return result
 
 
 def _centred_first(epsilon: float) -> Formula:
