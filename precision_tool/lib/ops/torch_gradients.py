@@ -126,7 +126,12 @@ def recorded_gradients(
         Calls by position, without the positions for which there are none.
     """
     back = _Back(name, args, kwargs, outputs, gradients)
+    if _returns_argument(back, outputs):
+        raise NotComputedError("no_variant", name="node", value="of the call before")
     candidates: list[tuple[Shape | None, Maker]] = []
+    if (name.endswith("_") and not name.endswith("__")) or back.kwargs.get("inplace"):
+        # Autograd puts a node behind what changes a view, as hooks of modules make of all that they are given.
+        candidates.append((_g_shape(back), lambda: _passed_on(back)))
     with suppress(NotComputedError):
         candidates += [(back.tensors[number].array.shape, make) for number, make in _makers(back).items()]
     key = key_of(name, _BETWEEN)
@@ -146,6 +151,21 @@ def recorded_gradients(
         if calls:
             result[position] = calls
     return result
+
+
+#: Functions that return their argument where there is nothing to do: autograd's last node is then of the call before.
+_NOTHING_TO_DO = frozenset({"to", "float", "half", "bfloat16", "double", "type_as", "contiguous", "dropout"})
+
+
+def _returns_argument(back: _Back, outputs: Sequence[Input | None]) -> bool:
+    if back.name.rpartition(".")[2] not in _NOTHING_TO_DO or not outputs or outputs[0] is None or not back.tensors:
+        return False
+    x, y = back.tensors[0], outputs[0]
+    return x.dtype == y.dtype and np.array_equal(x.array, y.array, equal_nan=x.array.dtype.kind == "f")
+
+
+def _passed_on(back: _Back) -> Call:
+    return _moved(back.g, back.g.array)
 
 
 def _squeezed(shape: Shape) -> Shape:
