@@ -13,6 +13,7 @@ from precision_tool.lib.cli.arguments import program
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, load_command
 from precision_tool.lib.demo.device import FAULTS
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.demo.msprobe_demo import generate_msprobe
 from precision_tool.lib.demo.pytorch_demo import generate_pytorch
 from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
 from precision_tool.lib.messages import text
@@ -29,6 +30,8 @@ _MORE = {
 }
 
 _COMPARE = ("ac -c",)
+#: What the culprit of PyTorch's demos did.
+_DID = "was computed incorrectly"
 #: What is computed wrong where nothing else is asked for.
 _FAULT = "fused"
 _STEPS = 3
@@ -53,8 +56,12 @@ def _options(parser: Parser, session: Session) -> None:
     parser.add_argument("--size", type=flags.count(1), metavar="N", help="elements per hidden activation of those ops")
     parser.add_argument("--bytes", type=flags.count(1), metavar="N", help="approximate size of the data in bytes")
     parser.add_argument("--giant", type=flags.count(1), metavar="N", help="add one tensor of this many bytes")
-    parser.add_argument(
-        "--pytorch", action="store_true", help="generate .h5 dumps of a PyTorch training step instead (needs h5py)"
+    frameworks = parser.add_mutually_exclusive_group()
+    frameworks.add_argument(
+        "--pytorch", action="store_true", help="generate msprobe's dumps of a step of PyTorch 2 instead, of NPU and GPU"
+    )
+    frameworks.add_argument(
+        "--h5", action="store_true", help="generate .h5 dumps of a step of PyTorch 1.5 instead (needs h5py)"
     )
     ranks = parser.add_argument_group("training on several ranks")
     ranks.add_argument(
@@ -82,19 +89,19 @@ def _options(parser: Parser, session: Session) -> None:
     "Generate the NPU dump of a small network with one faulty op, its graph and its benchmark tensors, then run "
     "`ac -c` on them, and `overflow` or `random` if these find the fault. With --fault fusion, also generate a run "
     "without fusion and run `fusion blame`. With --ranks or --steps, generate the dumps of a data-parallel "
-    "training and run `ac --all`.",
+    "training and run `ac --all`. With --pytorch, generate what msprobe dumps, with the training script.",
     _options,
     example="demo /tmp/demo --fault nan",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     root = Path(args.folder) / "precision_data"
     of_ranks = _set_options(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
-    if not of_ranks and not args.pytorch and args.fault not in FAULTS:  # what replicas have in common takes several
-        args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
-    if of_ranks and not args.pytorch:
-        return _run_ranks(args, of_ranks[0], output)
-    if args.pytorch:
+    if args.pytorch or args.h5:
         return _run_pytorch(session, args, of_ranks, root, output)
+    if not of_ranks and args.fault not in FAULTS:  # what replicas have in common takes several
+        args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
+    if of_ranks:
+        return _run_ranks(args, of_ranks[0], output)
     truth: DemoTruth = generate_demo(
         root,
         seed=args.seed,
@@ -117,7 +124,7 @@ def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Se
         output.print_line(f"$ {output.command or program()} --data {quote(str(root))} {line}")
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
-    output.print_line(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None))
+    _show_truth(output, culprit, did)
     return code
 
 
@@ -171,18 +178,24 @@ def _run_pytorch(
     if args.fault != _FAULT:
         options.append("--fault")
     if options:
-        raise UsageError("cli.options_exclude", command="demo", option=options[0], other="--pytorch")
-    truth = generate_pytorch(root, seed=args.seed)
-    made = text(
-        "screen.cli.demo_made_pytorch",
-        npu=str(truth.npu),
-        tensors=truth.tensors,
-        ops=truth.ops,
-        golden=str(truth.golden),
-    )
+        other = "--pytorch" if args.pytorch else "--h5"
+        raise UsageError("cli.options_exclude", command="demo", option=options[0], other=other)
+    if args.pytorch:
+        truth = generate_msprobe(root, seed=args.seed)
+        _show_sides(output, truth.npu, truth.golden, ops=truth.calls, tensors=truth.tensors)
+        _show_truth(output, truth.culprit)
+        command = f"{output.command or program()} --data {quote(str(root))} {_COMPARE[0]}"
+        output.print_line(text("screen.cli.demo_find", command=command))
+        return DONE
+    files = generate_pytorch(root, seed=args.seed)
+    _show_sides(output, files.npu, files.golden, ops=files.ops, tensors=files.tensors)
+    return DONE if args.generate_only else _find(session, root, files.culprit, _DID, _COMPARE, output)
+
+
+def _show_sides(output: Output, npu: Path, golden: Path, *, ops: int, tensors: int) -> None:
+    made = text("screen.cli.demo_made_pytorch", npu=str(npu), tensors=tensors, ops=ops, golden=str(golden))
     output.print_line(made)
-    return (
-        DONE
-        if args.generate_only
-        else _find(session, root, truth.culprit, "was computed incorrectly", _COMPARE, output)
-    )
+
+
+def _show_truth(output: Output, culprit: str | None, did: str = _DID) -> None:
+    output.print_line(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None))
