@@ -126,9 +126,7 @@ _LAYERS = {
     ),
     "Embedding": _torch_frames(("nn/modules/sparse.py", 189, "forward", "return F.embedding(")),
     "LayerNorm": _torch_frames(("nn/modules/normalization.py", 228, "forward", "return F.layer_norm(")),
-    "Linear": _torch_frames(
-        ("nn/modules/linear.py", 134, "forward", "return F.linear(input, self.weight, self.bias)")
-    ),
+    "Linear": _torch_frames(("nn/modules/linear.py", 134, "forward", "return F.linear(input, self.weight, self.bias)")),
     "GELU": _torch_frames(
         ("nn/modules/activation.py", 816, "forward", "return F.gelu(input, approximate=self.approximate)")
     ),
@@ -214,7 +212,9 @@ def generate_msprobe(root: Path, *, seed: int = 1, fault: bool = True) -> Msprob
                 module="blocks.1.act" if fault else "",
                 source=_MLP[0] if fault else "",
             )  # fmt: skip
-            content = {"seed": seed} | {key: value for key, value in asdict(truth).items() if key not in ("npu", "golden")}
+            content = {"seed": seed} | {
+                key: value for key, value in asdict(truth).items() if key not in ("npu", "golden")
+            }
             (work / TRUTH).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
             move_in(work, root)
         finally:
@@ -234,7 +234,8 @@ def _gelu(x: Array) -> Array:
 
 def _gelu_grad(x: Array, gradient: Array) -> Array:
     slope = (1 + _erf(x / math.sqrt(2))) / 2 + x * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    return gradient * slope
+    values: Array = gradient * slope
+    return values
 
 
 def _softmax(x: Array) -> Array:
@@ -253,7 +254,8 @@ def _patches(images: Array) -> Array:
     """A row for each patch, in the order of a filter's elements."""
     count = _SIZE // _PATCH
     cut = images.reshape(_BATCH, _CHANNELS, count, _PATCH, count, _PATCH)
-    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(_BATCH, _LENGTH, -1)
+    rows: Array = cut.transpose(0, 2, 4, 1, 3, 5).reshape(_BATCH, _LENGTH, -1)
+    return rows
 
 
 # --- the step ---------------------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class _Step:
             position_back(summed)
             return patches_back(gradient)
 
-        back = [embedded_back]
+        back: list[Backward] = [embedded_back]
         for number in range(len(_HIDDEN)):
             x, block_back = self._block(number, x)
             back.append(block_back)
