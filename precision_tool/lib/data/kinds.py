@@ -18,6 +18,7 @@ from precision_tool.lib.data.dump_tree import (
     list_folders,
     nothing_below,
 )
+from precision_tool.lib.data.tensor_table import TABLE_FILE, find_listed, read_listed
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.io.npy import read_npy
@@ -276,12 +277,25 @@ class TfdbgRuns(NpyFiles):
         return bool(tfdbg.find_runs(path)) and not GE.lies_at(path)
 
 
+class ListedFiles(NpyFiles):
+    """A benchmark's tensors in files of any name, `.npy`, `.pt` or `.safetensors`, which a table lists."""
+
+    def owns(self, name: str) -> bool:
+        return name == TABLE_FILE
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        return find_listed(path, stamps)
+
+    def read(self, file: BenchmarkFile) -> Tensor:
+        return read_listed(file)
+
+
 GE, INFER = GeDump(), InferDump()
-NPY, TFDBG = NpyFiles(), TfdbgRuns()
+NPY, TFDBG, LISTED = NpyFiles(), TfdbgRuns(), ListedFiles()
 #: What has GE's graphs, the more special kind first.
 DEVICE_KINDS: tuple[GeDump, ...] = (INFER, GE)
 #: Of these the first that lies at a path counts.
-BENCHMARK_KINDS: tuple[NpyFiles, ...] = (NPY, TFDBG)
+BENCHMARK_KINDS: tuple[NpyFiles, ...] = (LISTED, NPY, TFDBG)
 
 
 def kind_at(path: str) -> DataKind:

@@ -59,12 +59,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFile:
-    """A golden `.npy`, or a tensor file of tfdbg: output `index` of the op whose flattened name is `op_name`."""
+    """A golden `.npy`, or a file of another kind: output `index` of the op whose flattened name is `op_name`.
+
+    `key` names the tensor in a file of many.
+    """
 
     path: str
     op_name: str
     index: int
     timestamp: int
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
