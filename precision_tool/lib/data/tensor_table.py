@@ -88,7 +88,8 @@ def find_listed(path: str, stamps: Stamps | None = None) -> Benchmark:
 
 def _rows(path: str) -> Iterator[tuple[int, str, BenchmarkFile | Message]]:
     """Line, real name of the op and tensor of each row, or why it is left out."""
-    lines = csv.reader(io.StringIO(read_text(path, _MAX_BYTES, errors="backslashreplace", newline=""), newline=""))
+    text = read_text(path, _MAX_BYTES, errors="backslashreplace", newline="").removeprefix("\ufeff")  # Excel's mark
+    lines = csv.reader(io.StringIO(text, newline=""))
     try:
         header = [name.strip().lower() for name in next(lines, [])]
         for name in (_OP, _FILE):

@@ -37,7 +37,7 @@ from precision_tool.lib.data import graph_cache as cache
 from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_run, find_status_files, parse_status_name
 from precision_tool.lib.data.graph_catalog import RunFolder, find_run_graphs
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.kinds import PYTORCH
+from precision_tool.lib.data.kinds import LISTED, PYTORCH
 from precision_tool.lib.data.msprobe_tree import is_tensor_name
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.pair_selection import parse_ids, parse_range
@@ -374,6 +374,17 @@ def _mapping(path: str) -> Reasons:
             yield reason
 
 
+def _tensor_table(path: str) -> Reasons:
+    folder = os.path.dirname(path)
+    benchmark = LISTED.find(folder)
+    for file in benchmark.files.values():
+        if os.path.commonpath([folder, os.path.abspath(file.path)]) != folder:
+            raise WrongAnswerError("a file of another folder")
+        with suppress(PrecisionToolError):
+            LISTED.read(file)
+    return [*benchmark.notes, *(reason for _, reason in benchmark.ignored)]
+
+
 def _result(path: str) -> Reasons:
     cosines = read_output_figures(path).cosines
     rows = read_result(path)
@@ -536,6 +547,7 @@ READERS: dict[str, Reader] = {
     "bisection": Reader(
         read=_bisection, files=seeds.bisections, mutations=TEXT, documents=True, file_name="state.json"
     ),
+    "tensor_table": Reader(read=_tensor_table, files=seeds.tensor_tables, mutations=CSV, file_name="tensors.csv"),
     "mapping": Reader(read=_mapping, files=seeds.mappings, mutations=CSV, file_name="mapping.csv"),
     "result": Reader(read=_result, files=seeds.results, mutations=CSV),
     "noise": Reader(read=_noise, files=seeds.noises, mutations=CSV),

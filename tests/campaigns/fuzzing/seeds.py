@@ -379,6 +379,16 @@ def mappings(folder: Path) -> list[bytes]:
     return [b'1,Add.op.1.2.1772443800000000\n2.csv,"Mul.a,b.3.4.1772443800000001.csv"\n3,odd\n']
 
 
+def tensor_tables(folder: Path) -> list[bytes]:
+    """Tables of a benchmark's tensors, with files of each format and what should be left out."""
+    np.save(folder / "x.npy", _values(3))
+    (folder / "x.safetensors").write_bytes(safetensors_bytes({"a": _values(2), "b": _values(2)}))
+    return [
+        b"op,output,file,key\nnet/a,0,x.npy,\nnet/b,1,x.safetensors,a\nc,,x.safetensors,\nd,0,../x,\n",
+        b'file,op\n"x.npy","a,b"\nnowhere.pt,c\n',
+    ]
+
+
 def results(folder: Path) -> list[bytes]:
     """Comparison results with the columns of today, of the vendor and of old releases."""
     del folder
