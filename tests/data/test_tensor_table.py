@@ -51,7 +51,7 @@ def test_files_of_every_format(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     np.save(tmp_path / "a.npy", np.array([1.0, 0]))
     (tmp_path / "sub/b.pt").write_bytes(torch_bytes(np.array([2.0, 0])))
-    tensors = {"act": np.float32([3, 0]), "head": np.float16([4, 0])}
+    tensors = {"act": np.array([3, 0], np.float32), "head": np.array([4, 0], np.float16)}
     (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(tensors))
     golden = golden_of(tmp_path)
     assert golden.notes == ()

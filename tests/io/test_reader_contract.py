@@ -360,9 +360,10 @@ class TestSafetensors(ReaderContract):
     name = "model.safetensors"
     content = staticmethod(lambda: safetensors_bytes({"first": FIRST, "second": SECOND, "result": RESULT}))
     read = staticmethod(open_op_dump)
-    expected = tuple(
-        Expected("output", index, values.dtype.name, values.shape, "ND", values)
-        for index, values in enumerate((FIRST, SECOND, RESULT))
+    expected = (
+        Expected("output", 0, "float16", (2, 3), "ND", FIRST),
+        Expected("output", 1, "int32", (4,), "ND", SECOND),
+        Expected("output", 2, "float32", (2, 1, 2), "ND", RESULT),
     )
 
 
