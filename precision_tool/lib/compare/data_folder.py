@@ -20,7 +20,6 @@ from precision_tool.lib.compare.result_files import (
     source_path,
     together,
 )
-from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data import graph_catalog as catalog
 from precision_tool.lib.data import graph_choice
 from precision_tool.lib.data.dump_names import flatten, op_number
@@ -40,6 +39,7 @@ from precision_tool.lib.data.sides import (
     default_npu,
     find_golden,
     find_inputs,
+    find_run,
     golden_leaf,
     has_dump_alone,
     kind_of,
@@ -256,8 +256,8 @@ class DataFolder:
 
     @alone
     def run_at(self, path: str, noted_in: Stamps | None = None) -> Run:
-        """Return the NPU run below a folder, as `walk.find_run` finds it."""
-        return self._read_below(CacheKind.RUNS, path, walk.find_run, noted_in)
+        """Return the NPU run below a folder, as `sides.find_run` finds it."""
+        return self._read_below(CacheKind.RUNS, path, find_run, noted_in)
 
     def leaves_at(self, path: str) -> tuple[DumpLeaf, ...]:
         """Return the dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
@@ -387,7 +387,8 @@ class DataFolder:
 
     def golden_of(self, number: int | None) -> GoldenFiles | Run | None:
         """Return the other side of run `number`: the benchmark's files, for run 0 else run 1; None if there is none."""
-        folders = [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir), str(self.workspace.dump_dir(1))]
+        space = self.workspace
+        folders = [str(folder) for folder in (space.tf_dump_dir, space.tf_debug_dir, space.dump_dir(1))]
 
         def read(stamps: Stamps) -> GoldenFiles | Run | None:
             for folder in folders:

@@ -9,6 +9,7 @@ from math import prod
 
 from precision_tool.lib.data.dump_names import StepAndRank, base_name, flatten, slice_number, whole_name
 from precision_tool.lib.data.kinds import NPY, NpyFiles
+from precision_tool.lib.data.msprobe_ops import read_entry
 from precision_tool.lib.io.files import signature_of
 from precision_tool.lib.io.readers import NoNumbersError, open_op_dump
 from precision_tool.lib.io.stores import Signature
@@ -79,6 +80,11 @@ def _unclear(op_name: str, file: DumpFile, reason: Message) -> DumpedOp:
     return DumpedOp(op_name, file.name.op_type, file.name.timestamp, errors=errors)
 
 
+def open_dump(file: DumpFile) -> OpDump:
+    """Return the tensors of a dump file. Errors as of `open_op_dump`."""
+    return read_entry(file) if file.entries else open_op_dump(file.path)
+
+
 class DumpIndex:
     """The dump files of one leaf by flattened op name; files are opened when their op is asked for."""
 
@@ -132,7 +138,7 @@ class DumpIndex:
         matching, nameless = [], 0
         for file in files:
             try:
-                inside = open_op_dump(file.path).op_name
+                inside = open_dump(file).op_name
             except PrecisionToolError:
                 continue  # its op cannot be determined
             nameless += not inside
@@ -180,7 +186,7 @@ class DumpIndex:
         for file in files:
             op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
             try:
-                dump = open_op_dump(file.path)
+                dump = open_dump(file)
             except PrecisionToolError as error:
                 op.errors.append(Missing(error.advice_message, damaged=True, path=file.path))
                 continue

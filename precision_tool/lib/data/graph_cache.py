@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import posixpath
 import struct
 import threading
 from array import array
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TypeVar
 
+from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
+from precision_tool.lib.data.msprobe_tree import DUMP_FILE
 from precision_tool.lib.io.cache import LARGE, CacheFiles, OddCacheError
 from precision_tool.lib.io.files import signature_of
 from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file, read_graph_bytes
@@ -115,6 +118,8 @@ class GraphStore:
                 return skim_graph_file(path)
             if entry.skim is None:
                 self._find_cached(path, entry)
+            if entry.skim is None and posixpath.basename(path) == DUMP_FILE:
+                self.load(path)
             if entry.skim is None:
                 entry.skim = skim_graph_file(path)
                 self._keep(path, entry)
@@ -142,6 +147,8 @@ class GraphStore:
 
     def _find_cached(self, path: str, entry: _ReadFile) -> None:
         """Takes what a cache file has of the graph file."""
+        if posixpath.basename(path) == DUMP_FILE:
+            return
         payload = self.cache.read(path, entry.signature, _VERSION)
         if payload is None:
             return
@@ -155,7 +162,7 @@ class GraphStore:
 
     def _keep(self, path: str, entry: _ReadFile) -> None:
         """Writes a cache file."""
-        if entry.signature[0] < LARGE:
+        if entry.signature[0] < LARGE or posixpath.basename(path) == DUMP_FILE:  # which reads as fast
             return
         try:
             self.cache.write(path, entry.signature, _VERSION, _encode(entry))
@@ -164,6 +171,8 @@ class GraphStore:
 
 
 def _read_whole(path: str, signature: Signature) -> GraphFile:
+    if posixpath.basename(path) == DUMP_FILE:
+        return read_msprobe_graph(path)
     if signature[0] < LARGE:
         return load_graph_file(path)
     data = read_graph_bytes(path)

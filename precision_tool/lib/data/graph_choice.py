@@ -34,6 +34,8 @@ ENOUGH = 0.5
 #: Reasons of graphs that somebody chose.
 NAMED = Message("note.data.graph.named", option="-g")
 CHOSEN = Message("note.data.graph.chosen")
+#: Of the only one that can be: the dump's own.
+OF_DUMP = Message("note.data.graph.of_dump")
 
 
 class UnreadGraphError(DataNotFoundError):
@@ -403,6 +405,8 @@ class GraphChooser:
             stamps.note(path)
         if graph is not None and not is_folder(graph):
             return load_choice(graph, leaf, NAMED, self.store)
+        if leaf.graph:
+            return load_choice(leaf.graph, leaf, OF_DUMP, self.store)
         refused: tuple[tuple[str, Message], ...] = ()
         if graph is None and chosen is not None:
             choice = load_chosen(chosen, leaf, models, self.store)

@@ -18,6 +18,8 @@ from precision_tool.lib.data.dump_tree import (
     list_folders,
     nothing_below,
 )
+from precision_tool.lib.data.msprobe_ops import find_msprobe_benchmark, find_msprobe_run, read_recorded
+from precision_tool.lib.data.msprobe_tree import DUMP_FILE
 from precision_tool.lib.data.tensor_table import TABLE_FILE, find_listed, read_listed
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
@@ -26,7 +28,7 @@ from precision_tool.lib.io.readers import read_tensor_event
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpLeaf, Run
-from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.tensor import AnyTensor
 
 
 class DataKind(ABC):
@@ -251,10 +253,35 @@ class InferDump(GeDump):
         return posixpath.join(root, self._MODEL) if separator else ""
 
 
+class MsprobeDump(GeDump):
+    """A dump of msprobe: `dump.json` says which ops there are and how they are connected, and has their tensors' names.
+
+    It is a benchmark as well.
+    """
+
+    def owns(self, name: str) -> bool:
+        return name == DUMP_FILE
+
+    def lies_at(self, path: str) -> bool:
+        return is_folder(path) and super().lies_at(path)
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Run:
+        return find_msprobe_run(path, stamps)
+
+    def graph_folder(self, above: str) -> str:
+        return ""
+
+    def is_graph(self, folder: str, name: str) -> bool:
+        return self.owns(name)
+
+    def no_graph(self, path: str, folders: Sequence[str]) -> DataNotFoundError:
+        return DataNotFoundError.of(path, "data.msprobe.none_below", file=DUMP_FILE)
+
+
 class NpyFiles(DataKind):
     """A benchmark's tensors, a `.npy` file each."""
 
-    suffixes = (names.NPY,)
+    suffixes: ClassVar[tuple[str, ...]] = (names.NPY,)
 
     def has_suffix(self, name: str) -> bool:
         return name.endswith(self.suffixes)
@@ -265,7 +292,7 @@ class NpyFiles(DataKind):
     def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
         return find_benchmark(path, stamps)
 
-    def read(self, file: BenchmarkFile) -> Tensor:
+    def read(self, file: BenchmarkFile) -> AnyTensor:
         """Return the tensor of a file that `find` returned; its values are read when they are used."""
         return read_npy(file.path) if self.has_suffix(file.path) else read_tensor_event(file.path)
 
@@ -275,6 +302,24 @@ class TfdbgRuns(NpyFiles):
 
     def lies_at(self, path: str) -> bool:
         return bool(tfdbg.find_runs(path)) and not GE.lies_at(path)
+
+
+class MsprobeTensors(NpyFiles):
+    """A benchmark's tensors in a dump of msprobe."""
+
+    suffixes = ()
+
+    def owns(self, name: str) -> bool:
+        return MSPROBE.owns(name)
+
+    def lies_at(self, path: str) -> bool:
+        return MSPROBE.lies_at(path)
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        return find_msprobe_benchmark(path, stamps)
+
+    def read(self, file: BenchmarkFile) -> AnyTensor:
+        return read_recorded(file)
 
 
 class ListedFiles(NpyFiles):
@@ -290,12 +335,12 @@ class ListedFiles(NpyFiles):
         return read_listed(file)
 
 
-GE, INFER = GeDump(), InferDump()
-NPY, TFDBG, LISTED = NpyFiles(), TfdbgRuns(), ListedFiles()
-#: What has GE's graphs, the more special kind first.
-DEVICE_KINDS: tuple[GeDump, ...] = (INFER, GE)
+GE, INFER, MSPROBE = GeDump(), InferDump(), MsprobeDump()
+NPY, TFDBG, MSPROBE_TENSORS, LISTED = NpyFiles(), TfdbgRuns(), MsprobeTensors(), ListedFiles()
+#: What has graphs, the more special kind first.
+DEVICE_KINDS: tuple[GeDump, ...] = (MSPROBE, INFER, GE)
 #: Of these the first that lies at a path counts.
-BENCHMARK_KINDS: tuple[NpyFiles, ...] = (LISTED, NPY, TFDBG)
+BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, LISTED, NPY, TFDBG)
 
 
 def kind_at(path: str) -> DataKind:
@@ -304,8 +349,8 @@ def kind_at(path: str) -> DataKind:
 
 
 def device_kind(path: str) -> GeDump:
-    """Return which of GE's kinds a dump is."""
-    return INFER if INFER.lies_at(path) else GE
+    """Return which of the kinds that have graphs a dump is."""
+    return next((kind for kind in (MSPROBE, INFER) if kind.lies_at(path)), GE)
 
 
 def benchmark_kind(path: str) -> NpyFiles | None:

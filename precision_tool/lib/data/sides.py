@@ -9,7 +9,7 @@ from pathlib import Path
 from precision_tool.lib.data.dump_names import placed
 from precision_tool.lib.data.dump_tree import Stamps, newest_golden
 from precision_tool.lib.data.dumped_ops import GoldenFiles
-from precision_tool.lib.data.kinds import GE, NPY, PYTORCH, DataKind, benchmark_kind, device_kind, has_tensors, kind_at
+from precision_tool.lib.data.kinds import NPY, PYTORCH, DataKind, benchmark_kind, device_kind, has_tensors, kind_at
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, real_path, stat_of
@@ -34,7 +34,7 @@ def find_inputs(
     npu: str,
     golden: str,
     *,
-    run_at: Callable[[str], Run] = GE.find,
+    run_at: Callable[[str], Run] | None = None,
     golden_at: Callable[[str], GoldenFiles | Run] | None = None,
 ) -> Inputs:
     """Return the NPU run below one folder and the benchmark tensors, or another NPU run, below the other.
@@ -52,7 +52,7 @@ def find_inputs(
         A side holds no data, or the sides are swapped.
     """
     try:
-        run = run_at(npu)
+        run = (run_at or find_run)(npu)
     except DataNotFoundError as error:
         if folder_exists(npu) and benchmark_kind(npu) is not None:
             raise DataNotFoundError.of(npu, "data.sides_swapped") from error
@@ -61,13 +61,18 @@ def find_inputs(
     return Inputs(run=run, golden=side, notes=(*run.notes, *side.notes))
 
 
+def find_run(path: str, stamps: Stamps | None = None) -> Run:
+    """Return what was dumped below a path, of whichever kind that has graphs; `stamps` notes the folders."""
+    return device_kind(path).find(path, stamps)
+
+
 def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
     """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
     kind = benchmark_kind(path)
     if kind is not None:
         return GoldenFiles(kind.find(path, stamps), kind)
     try:
-        return GE.find(path, stamps)
+        return find_run(path, stamps)
     except DataNotFoundError:
         # Neither: say so in the words of what is most often meant.
         NPY.find(path)
@@ -164,11 +169,13 @@ def default_golden(space: Workspace, npu: str) -> str:
 
 
 def benchmark_folder(space: Workspace, stamps: Stamps | None = None) -> Path | None:
-    """Where the benchmark's tensors are: tf/dump, or tf/tf_debug if only that has some; `stamps` notes folders."""
+    """Where the benchmark's tensors are: tf/dump, or tf/tf_debug, or a dump of msprobe; `stamps` notes folders."""
     if has_tensors(str(space.tf_dump_dir), stamps):
         return space.tf_dump_dir
     visit = None if stamps is None else stamps.note
-    return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir), visit) else None
+    if tfdbg.find_runs(str(space.tf_debug_dir), visit):
+        return space.tf_debug_dir
+    return space.msprobe_benchmark_dir
 
 
 def newer_run(space: Workspace) -> Message | None:

@@ -4,6 +4,7 @@
       npu/debug_0/{dump,graph,prof,passport.json}   NPU run under test; npu/debug_1, … further runs
       tf/{tf_debug,dump,graph,checkpoints/{ckpt*,input},passport.json}
       pt/{npu,gpu}
+      npu, gpu                                      msprobe's dumps: {step*/{rank*,proc*}/dump.json}
       overflow/dump
       fusion/{fusion_result.json,fusion_switch.cfg,fusion_off.cfg}
       temp/{op_graph,vector_compare/{time}/result_*.csv,decode/{dump_decode/debug_N,overflow_decode,dump_convert,pt}}
@@ -36,6 +37,32 @@ PASSPORT = "passport.json"
 
 _TIME_FORMAT = "%Y%m%d%H%M%S"
 
+#: The file that each rank has in a dump of msprobe, and the folders in which it lies.
+MSPROBE_FILE = "dump.json"
+_MSPROBE_FOLDER = re.compile(r"(?:step|rank|proc)[0-9]{1,12}\Z")
+#: Where users put such a dump of the NPU, and one of the benchmark, in a data folder.
+_MSPROBE_NPU, _MSPROBE_BENCHMARK = ("npu", "pt/npu"), ("gpu", "cpu", "benchmark", "golden", "bench", "pt/gpu")
+#: Folders of a run's own that may lie between these and the steps.
+_MAX_BETWEEN = 3
+#: Names in one folder that are looked at.
+_MAX_LISTED = 64
+
+
+def has_msprobe(folder: Path, between: int = _MAX_BETWEEN) -> bool:
+    """Return whether a folder has a dump of msprobe, below at most so many folders of other names than it gives."""
+    try:
+        names = list_folder(str(folder)) if is_folder(folder) else []
+    except (DataNotFoundError, FormatError):
+        return False
+    if MSPROBE_FILE in names:
+        return True
+    below = sorted(names, key=lambda name: _MSPROBE_FOLDER.match(name) is None)
+    for name in below[:_MAX_LISTED]:
+        left = between if _MSPROBE_FOLDER.match(name) else between - 1
+        if left >= 0 and has_msprobe(folder / name, left):
+            return True
+    return False
+
 
 def lies_in(path: str, folder: str) -> bool:
     """Return whether a path is that of a folder, or of something below it; both are absolute."""
@@ -61,7 +88,7 @@ class Workspace:
         self._bases = [Path(FALLBACK_WORK_FOLDER)]
         if self.work is not None:
             self._bases = [self.work]
-        elif not urls.is_remote(self.root):  # results go there when that is asked for
+        elif not urls.is_remote(self.root) and not self.is_dump:  # results go there when that is asked for
             self._bases.insert(0, self.root / "temp")
         # Folders that were not there before, deepest first.
         self._made: List[Path] = []
@@ -76,11 +103,30 @@ class Workspace:
         """Return the numbers N of `npu/debug_N`, in order. FormatError where they cannot be listed."""
         folders = (path for path in _children(self.root / "npu") if is_folder(path))
         matches = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
-        return sorted(int(match.group(1)) for match in matches if match)
+        numbers = {int(match.group(1)) for match in matches if match}
+        return sorted(numbers if 0 in numbers or self._msprobe_dir() is None else {0, *numbers})
 
     def dump_dir(self, number: int = 0) -> Path:
-        """Dump files of an NPU run."""
-        return self.debug_dir(number) / "dump"
+        """Dump files of an NPU run; of the one under test also those of msprobe, in the data folder or in its place."""
+        folder = self.debug_dir(number) / "dump"
+        return folder if number else self._msprobe_dir() or folder
+
+    def _msprobe_dir(self) -> Optional[Path]:
+        if is_folder(self.debug_dir(0)):
+            return None
+        if self.is_dump:
+            return self.root
+        return next((self.root / name for name in _MSPROBE_NPU if has_msprobe(self.root / name)), None)
+
+    @property
+    def msprobe_benchmark_dir(self) -> Optional[Path]:
+        """The benchmark's dump of msprobe; None if there is none."""
+        return next((self.root / name for name in _MSPROBE_BENCHMARK if has_msprobe(self.root / name)), None)
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether the data folder is itself a dump of msprobe, which nothing is written to."""
+        return has_msprobe(self.root, 0)
 
     def graph_dir(self, number: int = 0) -> Path:
         """GE graphs of an NPU run."""
@@ -151,6 +197,8 @@ class Workspace:
         bases = [self.root / "temp"]
         if self.work is not None:
             bases.insert(0, self.work)
+        elif self.is_dump:
+            bases = [Path(FALLBACK_WORK_FOLDER)]
         elif urls.is_remote(self.root) or not _looks_writable(bases[0]):
             bases.append(Path(FALLBACK_WORK_FOLDER))
         return bases

@@ -35,6 +35,7 @@ from precision_tool.lib.diagnose.formulas import (
     script_tensor,
 )
 from precision_tool.lib.diagnose.op_values import Batch, NoValueError, OpInputs, Root, Rows, RunValues, Slot, spread
+from precision_tool.lib.diagnose.recorded_formulas import recorded_formulas, recorded_of
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
@@ -383,9 +384,13 @@ class CandidateFormulas:
         self.fitting: dict[object, tuple[object, ...]] = {}
         #: Formulas of ops that are not fused by the id of the op: they remember the attributes that they asked for.
         self._direct: dict[int, Formula] = {}
+        #: Those of recorded calls, and whether what was put out was known.
+        self._recorded: dict[tuple[int, bool], tuple[Formula, ...]] = {}
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
+        if recorded_of(op) is not None:
+            return op.type
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
     def without_search(self, op: Op, op_inputs: OpInputs) -> Iterator[Formula]:
@@ -396,6 +401,13 @@ class CandidateFormulas:
         self, op: Op, op_inputs: OpInputs, got: Mapping[int, Input], *, no_search: bool = False
     ) -> Iterator[Formula]:
         """Yield what the op may compute, best first; with `no_search` nothing that has to be found out first."""
+        recorded = recorded_of(op)
+        if recorded is not None:
+            key = id(op), bool(got)
+            if key not in self._recorded:
+                self._recorded[key] = tuple(recorded_formulas(op, recorded, op_inputs.inputs, got))
+            yield from self._recorded[key]
+            return
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):

@@ -37,7 +37,7 @@ from precision_tool.lib.ops.op_arguments import distinct
 #: Multiplications and additions that are made for one op at most.
 _MAX_WORK = 4e10
 #: Lent inputs are counted from here, behind those of any op.
-_LENT = 1 << 20
+LENT = 1 << 20
 _PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
 #: Such ops in a row that a walk back passes through at most.
 _MAX_STEPS = 64
@@ -76,6 +76,18 @@ class Stage:
     output_specs: tuple[OutputSpec, ...] = ()
     #: Rows that the op has in all, where it takes some of them; 0 for all.
     rows: int = 0
+    #: Its formula, where that is no entry of the table.
+    own_spec: OpSpec | None = field(default=None, repr=False)
+
+    @property
+    def spec(self) -> OpSpec | None:
+        """The formula; None where there is none."""
+        return self.own_spec or table.find(self.op_type)
+
+    @property
+    def is_by_element(self) -> bool:
+        """Whether any part of its result can be computed from the same part of its inputs."""
+        return self.own_spec is None and table.is_by_element(self.op_type)
 
     @property
     def input_slots(self) -> set[int]:
@@ -140,14 +152,14 @@ class Formula:
         if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
             return False
         return all(
-            a.attrs is b.attrs and a.output_specs == b.output_specs
+            a.attrs is b.attrs and a.output_specs == b.output_specs and a.own_spec is b.own_spec
             for a, b in zip(self.stages, other.stages, strict=True)
         )
 
     @property
     def kind(self) -> Kind:
         """Rounding of its results."""
-        kinds = {spec.kind for stage in self.stages if (spec := table.find(stage.op_type)) is not None}
+        kinds = {spec.kind for stage in self.stages if (spec := stage.spec) is not None}
         return next(iter(kinds)) if len(kinds) == 1 else Kind.COMPOSITE
 
     def work(self, inputs: Mapping[int, Input]) -> float:
@@ -155,7 +167,7 @@ class Formula:
         total = 0.0
         inputs = {**inputs, **self.lent}
         for stage in self.stages:
-            spec = table.find(stage.op_type)
+            spec = stage.spec
             if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
                 total += spec.work(_call(spec, stage, arguments(stage, inputs)))
         return total
@@ -168,7 +180,7 @@ class Formula:
         None where it cannot be had without all of it.
         """
         (stage, *others) = self.stages
-        spec = table.find(stage.op_type)
+        spec = stage.spec
         if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
             return None
         call = _call(spec, stage, arguments(stage, inputs))
@@ -179,7 +191,7 @@ class Formula:
     def row_sums(self, inputs: Mapping[int, Input]) -> RowSums | None:
         """Return the sums over the columns of output 0; None where they cost as much as the output."""
         (stage, *others) = self.stages
-        spec = table.find(stage.op_type)
+        spec = stage.spec
         if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
             return None
         return spec.row_sums(_call(spec, stage, arguments(stage, inputs)))
@@ -203,7 +215,7 @@ class Formula:
         for stage in self.stages[1:]:
             if stage.op_type == "BiasAdd":
                 continue
-            if not table.is_by_element(stage.op_type):
+            if not stage.is_by_element:
                 return None
             used = {slot: inputs[slot].array for slot in stage.input_slots}
             slots |= {slot for slot, array in used.items() if array.ndim == rank and array.shape[0] == rows}
@@ -310,7 +322,7 @@ def run_stage(
     stage: Stage, args: tuple[Input | None, ...], stored: str = "", *, only_values: bool = False
 ) -> Sequence[Output | None]:
     """Return the results of one original op from its inputs; with `only_values` they need not tell their rounding."""
-    spec = table.find(stage.op_type)
+    spec = stage.spec
     if spec is None:
         raise NotComputedError("no_formula", op_type=stage.op_type)
     call = replace(_call(spec, stage, args), only_values=only_values)
@@ -473,7 +485,7 @@ class UnfusedGraph:
                         loan = lend(key, _desc(original, slot)) if lend and self.is_parameter(original, slot) else None
                         if loan is None:
                             return None
-                        lent_as[key] = _LENT + len(lent)
+                        lent_as[key] = LENT + len(lent)
                         lent[lent_as[key]] = loan
                     args.append(Ref(lent_as[key]))
             stages.append(

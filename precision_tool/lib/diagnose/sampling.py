@@ -35,7 +35,6 @@ from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import reading_of
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Doubles, Input, Kind, Output, Places, summed_of
 from precision_tool.lib.ops.matrix import MAX_RESULT, MAX_WORK
 from precision_tool.lib.ops.op_arguments import distinct
@@ -165,7 +164,7 @@ def _looked_at(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
 ) -> tuple[Float, Parts | None] | None:
     """Return the type and the parts (None: all at once) of a first check; None for an op without one."""
-    kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
+    kinds = [spec.kind for stage in formula.stages if (spec := stage.spec) is not None]
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
     narrow &= all(_is_half(tensor) for tensor in (*inputs.values(), *got.values()))
@@ -204,7 +203,7 @@ def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
     folded = folded_type(formula, inputs)
     if folded:
         return UNIT[folded]
-    specs = map(table.find, formula.how)
+    specs = (stage.spec for stage in formula.stages)
     on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
     return _HF32 if on_matrix_unit and any(tensor.dtype == "float32" for tensor in inputs.values()) else 0.0
 
@@ -351,7 +350,7 @@ def parts_of(
     """Return how the op can be cut; None where it cannot. Without `folds` along the first axis of its tensors."""
     if not inputs or not got:
         return None
-    if all(table.is_by_element(stage.op_type) for stage in formula.stages):
+    if all(stage.is_by_element for stage in formula.stages):
         return _parts_of_elements(inputs, got)
     by_channel = formula.by_channel(inputs)
     if by_channel is not None:

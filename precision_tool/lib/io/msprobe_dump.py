@@ -36,6 +36,7 @@ from precision_tool.lib.model.msprobe import (
     UnreadCall,
     parse_call_name,
 )
+from precision_tool.lib.model.run import Entry
 
 #: Bytes that are read at a time.
 _BLOCK = 1 << 20
@@ -390,6 +391,15 @@ def read_calls(index: DumpIndex, numbers: Iterable[int] | None = None) -> Iterat
                 size = min(max(end - start, _BLOCK), max(file.size - start, 0))
                 block, base = file.read_at(start, size), start
             yield _read_call(index.names[number], block[start - base : end - base])
+
+
+def read_entries(path: str, entries: Sequence[Entry]) -> list[RecordedCall | UnreadCall]:
+    """Return some entries of a file whose index is there already; only their bytes are read."""
+    with open_file(path) as file:
+        return [
+            _read_call(entry.name, file.read_at(entry.start, max(min(entry.end, file.size) - entry.start, 0)))
+            for entry in entries
+        ]
 
 
 def _read_call(name: str, data: bytes) -> RecordedCall | UnreadCall:

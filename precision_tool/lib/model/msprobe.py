@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeAlias, Union
 
 from precision_tool.lib.messages import Message
@@ -172,6 +173,60 @@ def _tensors_in(argument: Argument, slot: str) -> Iterator[tuple[str, RecordedTe
         fields = argument if isinstance(argument, Mapping) else argument.fields
         for key, item in fields.items():
             yield from _tensors_in(item, f"{slot}.{key}")
+
+
+#: The attribute of a graph's op that has what was recorded of it.
+RECORDED = "recorded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedOp:
+    """A call as an op of a graph: its tensors by slot.
+
+    Inputs are the tensors among the arguments in their order; of a backward the gradients of the outputs, and behind
+    them the inputs and outputs of its `forward`, where that was recorded. Those of the gradients of a module's
+    parameters are the inputs of the `backward` of the call that has the parameters.
+    """
+
+    call: RecordedCall
+    forward: RecordedCall | None = None
+    backward: RecordedCall | None = None
+
+    @property
+    def has_parameters_grad(self) -> bool:
+        """Whether its outputs are the gradients of parameters."""
+        return self.call.call is not None and self.call.call.direction is Direction.PARAMETERS_GRAD
+
+    @cached_property
+    def gradients(self) -> tuple[RecordedTensor, ...]:
+        """The gradients that a backward is given, which come first among the inputs."""
+        backward = self.backward if self.has_parameters_grad else self.call
+        if backward is None or backward.call is None or backward.call.direction is not Direction.BACKWARD:
+            return ()
+        return tuple(tensor for slot, tensor in backward.tensors() if not slot.startswith("output"))
+
+    @cached_property
+    def _slots(self) -> tuple[tuple[str, RecordedTensor], ...]:
+        call = self.backward if self.has_parameters_grad else self.call
+        own = () if call is None else tuple(item for item in call.tensors() if not item[0].startswith("output"))
+        of_forward = () if self.forward is None else tuple(self.forward.tensors())
+        return (*own, *((f"forward.{slot}", tensor) for slot, tensor in of_forward))
+
+    @property
+    def input_slots(self) -> tuple[str, ...]:
+        """Where the inputs stand in the entry: `input.0`, `kwargs.mask`, of the forward `forward.input.0`."""
+        return tuple(slot for slot, _ in self._slots)
+
+    @property
+    def inputs(self) -> tuple[RecordedTensor, ...]:
+        """The inputs."""
+        return tuple(tensor for _, tensor in self._slots)
+
+    @cached_property
+    def outputs(self) -> tuple[RecordedTensor, ...]:
+        """The outputs; of a module's `parameters_grad` these."""
+        side = "parameters" if self.has_parameters_grad else "output"
+        return tuple(tensor for slot, tensor in self.call.tensors() if slot.startswith(side))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.msprobe import RecordedTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +25,27 @@ class DumpName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An entry of a file that has many ops: its name, and the bytes from `start` to `end`."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DumpFile:
-    """A dump file. `name` is what its name says, read through `mapping.csv` where the file is a bare number."""
+    """A dump file. `name` is what its name says, read through `mapping.csv` where the file is a bare number.
+
+    Of a file that has many ops, `entries` are those that make up this one: of a backward the forward comes second.
+    """
 
     path: str
     name: DumpName
     statistics: bool = False
     #: False for what is named like a file and is none: a folder, a FIFO, a link to nothing.
     is_file: bool = True
+    entries: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +53,7 @@ class DumpLeaf:
     """One folder of dump files: one device, model and step. Parts that the path does not tell are empty."""
 
     path: str
-    files: tuple[DumpFile, ...] = field(repr=False)
+    files: Sequence[DumpFile] = field(repr=False)
     time: str = ""
     device: str = ""
     model_name: str = ""
@@ -46,6 +61,8 @@ class DumpLeaf:
     step: str = ""
     #: Names of files that are no dump files, with the reason; shown and counted, never fatal.
     ignored: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
+    #: The file of the dump that says how its ops are connected; empty where a graph does.
+    graph: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +78,8 @@ class Run:
 class BenchmarkFile:
     """A golden `.npy`, or a file of another kind: output `index` of the op whose flattened name is `op_name`.
 
-    `key` names the tensor in a file of many.
+    `key` names the tensor in a file of many. `recorded` is what msprobe recorded of the tensor; `path` is that of its
+    `dump.json` then.
     """
 
     path: str
@@ -69,6 +87,7 @@ class BenchmarkFile:
     index: int
     timestamp: int
     key: str = ""
+    recorded: RecordedTensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
