@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +220,7 @@ def test_the_truth_is_in_the_folder(folder: Path, tmp_path: Path) -> None:
     leaf = truth.npu / LEAF
     assert truth.golden == tmp_path / "gpu"
     assert json.loads((tmp_path / "truth.json").read_text())["culprit"] == truth.culprit == "Functional.gelu.1.forward"
-    assert (truth.calls, truth.tensors) == (len(calls_of(leaf)), len(list((leaf / "dump_tensor_data").iterdir())))
+    assert (truth.ops, truth.tensors) == (len(calls_of(leaf)), len(list((leaf / "dump_tensor_data").iterdir())))
     parents = read_construct(str(leaf / "construct.json")).parents
     assert parents[truth.culprit] == f"Module.{truth.module}.GELU.forward.0"
     assert truth.source in read_stacks(str(leaf / "stack.json")).frames[truth.culprit]
@@ -262,15 +261,22 @@ def test_what_is_not_the_demos_stays(tmp_path: Path) -> None:
     assert caught.value.kind == "demo.changed_since"
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_finds_what_was_computed_wrong(tmp_path: Path) -> None:
+    """And says in which line, as for the other demos; the folder is a data folder."""
     run = tool("demo", "x y", "--pytorch", "--seed", "3", cwd=tmp_path)
     data = tmp_path / "x y" / "precision_data"
     assert (data / "npu" / LEAF / "dump.json").is_file()
     assert json.loads((data / "truth.json").read_text())["seed"] == 3
-    assert "truth of this demo: Functional.gelu.1.forward was computed incorrectly" in run.text
-    line = run.text.partition("to find it: ")[2].splitlines()[0]
-    assert shlex.split(line)[1:] == ["--data", str(Path("x y", "precision_data")), "ac", "-c"]
-    for options in (["--fault", "nan"], ["--ops", "3"], ["--ranks", "2"], ["--h5"]):
-        bad = tool("demo", "y", "--pytorch", *options, cwd=tmp_path, code=2).err
-        assert "does not go with" in bad or "not allowed with" in bad
+    assert "--data 'x y/precision_data' ac -c" in run.text
+    assert run.text.endswith("truth of this demo: Functional.gelu.1.forward was computed incorrectly")
+    since = tool("ac", "-c", "--since", "--json", cwd=tmp_path / "x y").json["since"]
+    assert since["culprit"] == "Functional.gelu.1.forward"
+    made = tool("demo", "z", "--pytorch", "--generate-only", cwd=tmp_path)
+    assert len(made.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [["--fault", "nan"], ["--ops", "3"], ["--ranks", "2"], ["--h5"]])
+def test_options_of_other_demos_are_refused(options: list[str], tmp_path: Path) -> None:
+    bad = tool("demo", "y", "--pytorch", *options, cwd=tmp_path, code=2).err
+    assert "does not go with" in bad or "not allowed with" in bad
     assert not (tmp_path / "y").exists()

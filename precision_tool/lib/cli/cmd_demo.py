@@ -30,8 +30,6 @@ _MORE = {
 }
 
 _COMPARE = ("ac -c",)
-#: What the culprit of PyTorch's demos did.
-_DID = "was computed incorrectly"
 #: What is computed wrong where nothing else is asked for.
 _FAULT = "fused"
 _STEPS = 3
@@ -124,7 +122,7 @@ def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Se
         output.print_line(f"$ {output.command or program()} --data {quote(str(root))} {line}")
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
-    _show_truth(output, culprit, did)
+    output.print_line(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None))
     return code
 
 
@@ -180,22 +178,17 @@ def _run_pytorch(
     if options:
         other = "--pytorch" if args.pytorch else "--h5"
         raise UsageError("cli.options_exclude", command="demo", option=options[0], other=other)
-    if args.pytorch:
-        truth = generate_msprobe(root, seed=args.seed)
-        _show_sides(output, truth.npu, truth.golden, ops=truth.calls, tensors=truth.tensors)
-        _show_truth(output, truth.culprit)
-        command = f"{output.command or program()} --data {quote(str(root))} {_COMPARE[0]}"
-        output.print_line(text("screen.cli.demo_find", command=command))
-        return DONE
-    files = generate_pytorch(root, seed=args.seed)
-    _show_sides(output, files.npu, files.golden, ops=files.ops, tensors=files.tensors)
-    return DONE if args.generate_only else _find(session, root, files.culprit, _DID, _COMPARE, output)
-
-
-def _show_sides(output: Output, npu: Path, golden: Path, *, ops: int, tensors: int) -> None:
-    made = text("screen.cli.demo_made_pytorch", npu=str(npu), tensors=tensors, ops=ops, golden=str(golden))
+    truth = generate_msprobe(root, seed=args.seed) if args.pytorch else generate_pytorch(root, seed=args.seed)
+    made = text(
+        "screen.cli.demo_made_pytorch",
+        npu=str(truth.npu),
+        tensors=truth.tensors,
+        ops=truth.ops,
+        golden=str(truth.golden),
+    )
     output.print_line(made)
-
-
-def _show_truth(output: Output, culprit: str | None, did: str = _DID) -> None:
-    output.print_line(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None))
+    return (
+        DONE
+        if args.generate_only
+        else _find(session, root, truth.culprit, "was computed incorrectly", _COMPARE, output)
+    )

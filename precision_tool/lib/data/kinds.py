@@ -331,7 +331,7 @@ class ListedFiles(NpyFiles):
     def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
         return find_listed(path, stamps)
 
-    def read(self, file: BenchmarkFile) -> Tensor:
+    def read(self, file: BenchmarkFile) -> AnyTensor:
         return read_listed(file)
 
 

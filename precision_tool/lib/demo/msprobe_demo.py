@@ -160,12 +160,13 @@ _MLP = (_line("self.down(self.act", "forward"), *_IN_BLOCK)
 class MsprobeTruth:
     """Contents of a demo of msprobe's dumps and the fault in it; `culprit` is empty without one.
 
-    `npu` and `golden` are dump paths, `module` and `source` the culprit's module and source line.
+    `npu` and `golden` are dump paths, `ops` the entries of each side, `module` and `source` the culprit's module and
+    source line.
     """
 
     npu: Path
     golden: Path
-    calls: int
+    ops: int
     tensors: int
     culprit: str
     module: str
@@ -207,7 +208,7 @@ def generate_msprobe(root: Path, *, seed: int = 1, fault: bool = True) -> Msprob
                 trace.close(f"{_HOME}/{place}")
             (work / _SCRIPT_FILE).write_text(SCRIPT, encoding="utf-8")
             truth = MsprobeTruth(
-                npu=root / "npu", golden=root / "gpu", calls=trace.calls, tensors=trace.tensors,
+                npu=root / "npu", golden=root / "gpu", ops=trace.calls, tensors=trace.tensors,
                 culprit="Functional.gelu.1.forward" if fault else "",
                 module="blocks.1.act" if fault else "",
                 source=_MLP[0] if fault else "",
