@@ -20,6 +20,7 @@ from precision_tool.lib.data.dump_tree import (
 )
 from precision_tool.lib.data.msprobe_ops import find_msprobe_benchmark, find_msprobe_run, read_recorded
 from precision_tool.lib.data.msprobe_tree import DUMP_FILE
+from precision_tool.lib.data.tensor_table import TABLE_FILE, find_listed, read_listed
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.io.npy import read_npy
@@ -321,12 +322,25 @@ class MsprobeTensors(NpyFiles):
         return read_recorded(file)
 
 
+class ListedFiles(NpyFiles):
+    """A benchmark's tensors in files of any name, `.npy`, `.pt` or `.safetensors`, which a table lists."""
+
+    def owns(self, name: str) -> bool:
+        return name == TABLE_FILE
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        return find_listed(path, stamps)
+
+    def read(self, file: BenchmarkFile) -> AnyTensor:
+        return read_listed(file)
+
+
 GE, INFER, MSPROBE = GeDump(), InferDump(), MsprobeDump()
-NPY, TFDBG, MSPROBE_TENSORS = NpyFiles(), TfdbgRuns(), MsprobeTensors()
+NPY, TFDBG, MSPROBE_TENSORS, LISTED = NpyFiles(), TfdbgRuns(), MsprobeTensors(), ListedFiles()
 #: What has graphs, the more special kind first.
 DEVICE_KINDS: tuple[GeDump, ...] = (MSPROBE, INFER, GE)
 #: Of these the first that lies at a path counts.
-BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, NPY, TFDBG)
+BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, LISTED, NPY, TFDBG)
 
 
 def kind_at(path: str) -> DataKind:

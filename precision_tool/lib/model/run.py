@@ -76,15 +76,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFile:
-    """A golden `.npy`, or a tensor file of tfdbg: output `index` of the op whose flattened name is `op_name`.
+    """A golden `.npy`, or a file of another kind: output `index` of the op whose flattened name is `op_name`.
 
-    `recorded` is what msprobe recorded of the tensor; `path` is that of its `dump.json` then.
+    `key` names the tensor in a file of many. `recorded` is what msprobe recorded of the tensor; `path` is that of its
+    `dump.json` then.
     """
 
     path: str
     op_name: str
     index: int
     timestamp: int
+    key: str = ""
     recorded: RecordedTensor | None = field(default=None, compare=False, repr=False)
 
 
