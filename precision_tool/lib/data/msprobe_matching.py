@@ -1,0 +1,389 @@
+"""Which call of the benchmark's dump of msprobe stands for a call of the NPU's, and whether both are of one network.
+
+msprobe numbers the calls of each function over a whole step: one call more on one side, and all that follow are called
+otherwise. Calls are therefore matched by the module in which they ran and their order there. Where a module calls a
+function more often on one side, shapes decide, and what was called before. Functions that one side alone calls, as
+fused kernels are, have no counterpart.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.msprobe_ops import WITH_PARAMETERS
+from precision_tool.lib.data.msprobe_tree import CONSTRUCT_FILE
+from precision_tool.lib.io.files import exists, signature_of
+from precision_tool.lib.io.msprobe_dump import DumpIndex, read_calls, read_construct, read_dump_index
+from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
+from precision_tool.lib.model.msprobe import (
+    CallName,
+    Direction,
+    ModuleTree,
+    RecordedCall,
+    RecordedTensor,
+    parse_call_name,
+)
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpLeaf
+
+#: Parts of the paths of modules that wrappers for distributed and compiled training, and checkpointing, put in.
+_WRAPPERS = frozenset({
+    "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_network",
+})  # fmt: skip
+#: Calls that are looked at to tell whether two dumps are of one network, drawn at random from larger ones.
+_SAMPLED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A call with all its directions: its name without them, function, module, and its entry that comes first."""
+
+    base: str
+    api: str
+    module: str
+    number: int
+
+
+class CallList:
+    """The calls of one side in the order in which they ended."""
+
+    def __init__(self, path: str) -> None:
+        self.index: DumpIndex = read_dump_index(path)
+        self.tree = _read_tree(path)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The entries by their names."""
+        return {name: number for number, name in reversed(list(enumerate(self.index.names)))}
+
+    @cached_property
+    def names(self) -> dict[str, CallName]:
+        """The names of the entries, taken apart."""
+        parsed = ((name, parse_call_name(name)) for name in self.numbers)
+        return {name: call for name, call in parsed if call is not None}
+
+    @cached_property
+    def apis(self) -> dict[str, _Place]:
+        """The calls of functions by name without direction."""
+        places: dict[str, _Place] = {}
+        for name in self.index.names:
+            call = self.names.get(name)
+            if call is None or call.is_module:
+                continue
+            base = base_of(name, call)
+            if base not in places:
+                parent = self.tree.parents.get(name)
+                module = None if parent is None else parse_call_name(parent)
+                path = "" if module is None else _unwrapped(module.name)
+                places[base] = _Place(base, f"{call.prefix}.{call.name}", path, self.numbers[name])
+        return places
+
+    @cached_property
+    def modules(self) -> dict[tuple[str, int], str]:
+        """The calls of modules by path and count, without direction."""
+        calls = ((name, call) for name, call in self.names.items() if call.is_module)
+        return {(_unwrapped(call.name), call.count): base_of(name, call) for name, call in calls}
+
+    def read(self, numbers: Iterable[int]) -> dict[int, RecordedCall]:
+        """Return entries, decoded; those that are damaged are left out."""
+        ordered = sorted(set(numbers))
+        calls = zip(ordered, read_calls(self.index, ordered), strict=True)
+        return {number: call for number, call in calls if isinstance(call, RecordedCall)}
+
+
+def _read_tree(path: str) -> ModuleTree:
+    construct = posixpath.join(posixpath.dirname(path), CONSTRUCT_FILE)
+    try:
+        return read_construct(construct) if exists(construct) else ModuleTree(parents={})
+    except PrecisionToolError:  # the graph's notes say so
+        return ModuleTree(parents={})
+
+
+def _unwrapped(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
+
+
+def base_of(name: str, call: CallName) -> str:
+    """Return an entry's name without its direction: that of `Module.up.Linear.forward.0` is `Module.up.Linear.0`."""
+    if not call.is_module:
+        return name.removesuffix(f".{call.direction}")
+    head, _, count = name.rpartition(".")
+    return f"{head.removesuffix(f'.{call.direction}')}.{count}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMatches:
+    """The calls of two dumps that stand for each other: the benchmark's by the NPU's, names without directions.
+
+    `is_same` tells that all that is called alike belongs together.
+    """
+
+    npu: CallList
+    golden: CallList
+    counterparts: Mapping[str, str]
+    is_same: bool
+
+    def names(self) -> dict[str, str]:
+        """Return the entries of the NPU by those of the benchmark that they stand for."""
+        entries: dict[tuple[str, Direction], str] = {}
+        for name, call in self.npu.names.items():
+            base = self.counterparts.get(base_of(name, call))
+            if base is not None:
+                entries[base, call.direction] = name
+        paired = {}
+        for name, call in self.golden.names.items():
+            entry = entries.get((base_of(name, call), call.direction))
+            if entry is not None:
+                paired[name] = entry
+        return paired
+
+
+def match_calls(npu: str, golden: str) -> CallMatches:
+    """Match the calls of two dumps; of files that are as they were the latest matches are kept.
+
+    Parameters
+    ----------
+    npu, golden : str
+        The two files `dump.json`.
+
+    Raises
+    ------
+    FormatError
+        One of them is no dump of msprobe.
+    """
+    return _match(npu, golden, (signature_of(npu), signature_of(golden)))
+
+
+@lru_cache(maxsize=2)
+def _match(npu: str, golden: str, _signatures: Hashable) -> CallMatches:
+    left, right = CallList(npu), CallList(golden)
+    has_modules = bool(left.tree.parents) and bool(right.tree.parents)
+    if left.numbers.keys() == right.numbers.keys() and (not has_modules or left.tree.parents == right.tree.parents):
+        bases = {base: base for base in (base_of(name, call) for name, call in left.names.items())}
+        return CallMatches(npu=left, golden=right, counterparts=bases, is_same=True)
+    found: dict[str, str] = {}
+    for key, base in left.modules.items():
+        if key in right.modules:
+            found[base] = right.modules[key]
+    sides = [list(side.apis.values()) for side in (left, right)]
+    if not has_modules:
+        sides = [[replace(place, module="") for place in side] for side in sides]
+    found |= _matched(*sides, left, right)
+    is_same = all(base == other for base, other in found.items())
+    is_same = is_same and not ((left.apis.keys() & right.apis.keys()) - found.keys())
+    return CallMatches(npu=left, golden=right, counterparts=found, is_same=is_same)
+
+
+def _matched(ours: list[_Place], theirs: list[_Place], left: CallList, right: CallList) -> dict[str, str]:
+    """Match the calls of functions, the surest first."""
+    found: dict[str, str] = {}
+
+    def pair(key_of: Callable[[_Place], Hashable], other_key: Callable[[_Place], Hashable], *, all_or_none: bool) -> None:
+        taken = set(found.values())
+        groups: dict[Hashable, tuple[list[str], list[str]]] = {}
+        for place in ours:
+            if place.base not in found:
+                groups.setdefault(key_of(place), ([], []))[0].append(place.base)
+        for place in theirs:
+            if place.base not in taken:
+                groups.setdefault(other_key(place), ([], []))[1].append(place.base)
+        for mine, its in groups.values():
+            if len(mine) == len(its) or not all_or_none:
+                found.update(zip(mine, its, strict=False))
+
+    pair(_by_module, _by_module, all_or_none=True)
+    rest = [place for place in ours if place.base not in found]
+    taken = set(found.values())
+    others = [place for place in theirs if place.base not in taken]
+    both = {place.api for place in rest} & {place.api for place in others}
+    if not both:
+        return found
+    shapes = [
+        _shapes(side, (place for place in places if place.api in both)) for side, places in ((left, rest), (right, others))
+    ]
+    before = _anchors(ours, theirs, found)
+    for with_batch in (True, False):
+        for with_context in (True, False):
+
+            def key(place: _Place, side: int) -> Hashable:
+                forms = shapes[side].get(place.base)
+                if forms is None:
+                    return place.base, side  # belongs to nothing
+                form = forms if with_batch else tuple(shape[1:] if len(shape) > 1 else shape for shape in forms)
+                return place.api, place.module, form, before[side].get(place.base) if with_context else None
+
+            pair(lambda place: key(place, 0), lambda place: key(place, 1), all_or_none=not with_context)
+    return found
+
+
+def _by_module(place: _Place) -> Hashable:
+    return place.api, place.module
+
+
+def _anchors(ours: Sequence[_Place], theirs: Sequence[_Place], found: Mapping[str, str]) -> list[dict[str, str]]:
+    """The call before each one that is matched already, as the NPU's is named."""
+    names = {other: base for base, other in found.items()}
+    before: list[dict[str, str]] = [{}, {}]
+    for side, places in enumerate((ours, theirs)):
+        last = ""
+        for place in places:
+            before[side][place.base] = last
+            anchor = place.base if side == 0 else names.get(place.base, "")
+            last = anchor if anchor in found else last
+    return before
+
+
+def _shapes(side: CallList, places: Iterable[_Place]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    wanted = {place.number: place.base for place in places}
+    return {
+        wanted[number]: (*(tensor.shape for _, tensor in call.tensors()), (int(call.is_recomputed),))
+        for number, call in side.read(wanted).items()
+    }
+
+
+# --- the benchmark by the names of the NPU's calls --------------------------------------------------------------------
+
+
+def fitted(benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+    """Return a benchmark with its tensors under the names that the calls they stand for have in a dump of the NPU.
+
+    It is the benchmark itself where all calls are called alike. Errors as of `match_calls`.
+    """
+    first = next(iter(benchmark.files.values()), None)
+    if first is None or not leaf.graph:
+        return benchmark
+    matches = match_calls(leaf.graph, first.path)
+    if matches.is_same:
+        return benchmark
+    names = matches.names()
+    files: dict[tuple[str, int], BenchmarkFile] = {}
+    for file in benchmark.files.values():
+        name = matches.golden.index.names[file.timestamp]
+        entry = names.get(name)
+        if entry is None:
+            continue
+        op_name = _renamed(file.op_name, name, entry, matches)
+        files.setdefault((op_name, file.index), file)
+    called = {entry: name for name, entry in names.items()}
+    return replace(benchmark, files=files, called=called)
+
+
+def _renamed(op_name: str, name: str, entry: str, matches: CallMatches) -> str:
+    """The flattened name of a tensor with that of the NPU's entry, or module, in place of the benchmark's."""
+    flat = flatten(name)
+    if op_name.startswith(flat):
+        return flatten(entry) + op_name[len(flat) :]
+    own, other = (flatten(side.names[each].name) for side, each in ((matches.golden, name), (matches.npu, entry)))
+    return (other + op_name[len(own) :]).lstrip("_") if op_name.startswith(own) else op_name
+
+
+# --- another network --------------------------------------------------------------------------------------------------
+
+
+def check_same_network(benchmark: Benchmark, leaf: DumpLeaf) -> None:
+    """Raise UsageError for a benchmark of another network than that of a dump of the NPU.
+
+    It is another one where less than half of the parameters have a counterpart of the same shape. Parts that one side
+    alone has do not count: the calls of the smaller side are looked up in the other. Where no parameter was recorded,
+    it is one where less than half of the calls have a counterpart whose tensors have as many axes.
+    """
+    first = next(iter(benchmark.files.values()), None)
+    if first is None or not leaf.graph:
+        return
+    matches = match_calls(leaf.graph, first.path)
+    shared = _Shared(matches)
+    if not shared.is_other:
+        return
+    levels = [side.index.level for side in (matches.npu, matches.golden)]
+    apis = [Counter(_kinds(side)) for side in (matches.npu, matches.golden)]
+    only = [[name for name, _ in (apis[side] - apis[1 - side]).most_common() if not apis[1 - side][name]] for side in (0, 1)]
+    raise UsageError.of(
+        first.path, "data.other_network", tensors=shared.alike, total=shared.tensors,
+        levels=Message("error.data.other_levels", npu=levels[0], benchmark=levels[1])
+        if levels[0] != levels[1] and not matches.counterparts else None,
+        shape=shared.other_shape, only_npu=only[0] or None, only_benchmark=only[1] or None,
+    )  # fmt: skip
+
+
+def _kinds(side: CallList) -> Iterable[str]:
+    for call in side.names.values():
+        if call.direction is Direction.FORWARD:
+            yield call.class_name if call.is_module else call.name
+
+
+class _Shared:
+    """How much of the smaller of two dumps has a counterpart in the other."""
+
+    def __init__(self, matches: CallMatches) -> None:
+        self.tensors = self.alike = 0
+        #: Parameters, and calls, and how many of each have a counterpart of the same shape, or of as many axes.
+        self._parameters = self._same_parameters = self._calls = self._same_calls = 0
+        #: The first tensor that has another shape.
+        self.other_shape: Message | None = None
+        to_npu = matches.names()
+        to_golden = {entry: name for name, entry in to_npu.items()}
+        sides = matches.npu, matches.golden
+        forwards = [
+            [name for name, call in side.names.items() if call.direction is Direction.FORWARD] for side in sides
+        ]
+        is_swapped = len(forwards[1]) < len(forwards[0])
+        names = forwards[1] if is_swapped else forwards[0]
+        if len(names) > _SAMPLED:
+            names = random.Random(0).sample(names, _SAMPLED)
+        other_of = to_npu if is_swapped else to_golden
+        small, large = sides[::-1] if is_swapped else sides
+        calls = small.read(small.numbers[name] for name in names)
+        others = large.read(large.numbers[other_of[name]] for name in names if name in other_of)
+        for name in names:
+            call = calls.get(small.numbers[name])
+            other = others.get(large.numbers[other_of[name]]) if name in other_of else None
+            if call is not None:
+                self._count(call, other, is_swapped=is_swapped)
+
+    def _count(self, call: RecordedCall, other: RecordedCall | None, *, is_swapped: bool) -> None:
+        there = {} if other is None else dict(other.tensors())
+        axes = True
+        for slot, tensor in call.tensors():
+            if not tensor.shape:  # all numbers have the same
+                continue
+            own = there.get(slot)
+            is_alike = own is not None and own.shape == tensor.shape
+            axes = axes and own is not None and len(own.shape) == len(tensor.shape)
+            is_parameter = _is_parameter(call, slot, tensor)
+            self.tensors += 1
+            self.alike += is_alike
+            self._parameters += is_parameter
+            self._same_parameters += is_parameter and is_alike
+            if is_parameter and own is not None and not is_alike and self.other_shape is None:
+                shapes = (own.shape, tensor.shape) if is_swapped else (tensor.shape, own.shape)
+                self.other_shape = Message(
+                    "error.data.other_shape", name=f"{call.name}.{slot}", npu=shapes[0], benchmark=shapes[1]
+                )
+        self._calls += 1
+        self._same_calls += axes and other is not None
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the dumps are of two networks."""
+        if self._parameters:
+            return 2 * self._same_parameters < self._parameters
+        return 2 * self._same_calls < self._calls
+
+
+def _is_parameter(call: RecordedCall, slot: str, tensor: RecordedTensor) -> bool:
+    if slot.startswith("parameters."):
+        return True
+    name = call.call
+    return (
+        name is not None
+        and name.name in WITH_PARAMETERS
+        and not slot.startswith("output")
+        and slot != "input.0"
+        and tensor.requires_grad is True
+    )
