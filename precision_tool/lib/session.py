@@ -262,9 +262,9 @@ class Session:
         By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
         belong to. A passport that is damaged is a note of the workspace, and counts as none.
         """
-        from precision_tool.lib.diagnose.passports import find_passports
+        from precision_tool.lib.diagnose.recorded_sides import find_differences
 
-        return find_passports(self.workspace, npu, golden)
+        return find_differences(self.workspace, npu, golden)
 
     def overflow(
         self,

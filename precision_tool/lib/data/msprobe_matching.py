@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.msprobe_ops import WITH_PARAMETERS
@@ -171,75 +172,91 @@ def _match(npu: str, golden: str, _signatures: Hashable) -> CallMatches:
     for key, base in left.modules.items():
         if key in right.modules:
             found[base] = right.modules[key]
-    sides = [list(side.apis.values()) for side in (left, right)]
-    if not has_modules:
-        sides = [[replace(place, module="") for place in side] for side in sides]
-    found |= _matched(*sides, left, right)
+    found |= _match_functions(left, right)
     is_same = all(base == other for base, other in found.items())
     is_same = is_same and not ((left.apis.keys() & right.apis.keys()) - found.keys())
     return CallMatches(npu=left, golden=right, counterparts=found, is_same=is_same)
 
 
-def _matched(ours: list[_Place], theirs: list[_Place], left: CallList, right: CallList) -> dict[str, str]:
-    """Match the calls of functions, the surest first."""
-    found: dict[str, str] = {}
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+#: What a call is recognised by: its side, 0 for the NPU, and its place.
+_KeyOf: TypeAlias = Callable[[int, _Place], Hashable]
 
-    def pair(key_of: Callable[[_Place], Hashable], other_key: Callable[[_Place], Hashable], *, all_or_none: bool) -> None:
-        taken = set(found.values())
+
+class _Matching:
+    """Matches the calls of functions, the surest first."""
+
+    def __init__(self, npu: Sequence[_Place], golden: Sequence[_Place]) -> None:
+        self._sides = npu, golden
+        #: The benchmark's calls by the NPU's.
+        self.found: dict[str, str] = {}
+
+    def rest(self) -> tuple[list[_Place], list[_Place]]:
+        """The calls of both sides that are not matched."""
+        taken = set(self.found.values())
+        npu, golden = self._sides
+        return [each for each in npu if each.base not in self.found], [
+            each for each in golden if each.base not in taken
+        ]
+
+    def pair(self, key_of: _KeyOf, *, all_or_none: bool) -> None:
+        """Match calls of equal keys in their order; with `all_or_none` only where both sides have as many."""
         groups: dict[Hashable, tuple[list[str], list[str]]] = {}
-        for place in ours:
-            if place.base not in found:
-                groups.setdefault(key_of(place), ([], []))[0].append(place.base)
-        for place in theirs:
-            if place.base not in taken:
-                groups.setdefault(other_key(place), ([], []))[1].append(place.base)
-        for mine, its in groups.values():
-            if len(mine) == len(its) or not all_or_none:
-                found.update(zip(mine, its, strict=False))
+        for side, places in enumerate(self.rest()):
+            for place in places:
+                groups.setdefault(key_of(side, place), ([], []))[side].append(place.base)
+        for npu, golden in groups.values():
+            if len(npu) == len(golden) or not all_or_none:
+                self.found.update(zip(npu, golden, strict=False))
 
-    pair(_by_module, _by_module, all_or_none=True)
-    rest = [place for place in ours if place.base not in found]
-    taken = set(found.values())
-    others = [place for place in theirs if place.base not in taken]
-    both = {place.api for place in rest} & {place.api for place in others}
-    if not both:
-        return found
-    shapes = [
-        _shapes(side, (place for place in places if place.api in both)) for side, places in ((left, rest), (right, others))
-    ]
-    before = _anchors(ours, theirs, found)
-    for with_batch in (True, False):
-        for with_context in (True, False):
-
-            def key(place: _Place, side: int) -> Hashable:
-                forms = shapes[side].get(place.base)
-                if forms is None:
-                    return place.base, side  # belongs to nothing
-                form = forms if with_batch else tuple(shape[1:] if len(shape) > 1 else shape for shape in forms)
-                return place.api, place.module, form, before[side].get(place.base) if with_context else None
-
-            pair(lambda place: key(place, 0), lambda place: key(place, 1), all_or_none=not with_context)
-    return found
+    def before(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the matched call before each call, as the NPU's is named."""
+        names = {other: base for base, other in self.found.items()}
+        before: tuple[dict[str, str], dict[str, str]] = {}, {}
+        for side, places in enumerate(self._sides):
+            last = ""
+            for place in places:
+                before[side][place.base] = last
+                anchor = names.get(place.base, "") if side else place.base
+                last = anchor if anchor in self.found else last
+        return before
 
 
-def _by_module(place: _Place) -> Hashable:
-    return place.api, place.module
+def _match_functions(left: CallList, right: CallList) -> dict[str, str]:
+    """Match the calls of functions by module; where that has not as many on both sides, by shapes and what was before.
+
+    Where the shapes differ as well, those without the first axis decide, which is the batch.
+    """
+    sides = [list(side.apis.values()) for side in (left, right)]
+    if not (left.tree.parents and right.tree.parents):
+        sides = [[replace(place, module="") for place in side] for side in sides]
+    matching = _Matching(*sides)
+    matching.pair(lambda _, place: (place.api, place.module), all_or_none=True)
+    rest = matching.rest()
+    both = {place.api for place in rest[0]} & {place.api for place in rest[1]}
+    if both:
+        ours, theirs = ([place for place in places if place.api in both] for places in rest)
+        shapes, before = (_shapes(left, ours), _shapes(right, theirs)), matching.before()
+        for cut in (0, 1):
+            for with_context in (True, False):
+                matching.pair(_key(shapes, before if with_context else ({}, {}), cut), all_or_none=not with_context)
+    return matching.found
 
 
-def _anchors(ours: Sequence[_Place], theirs: Sequence[_Place], found: Mapping[str, str]) -> list[dict[str, str]]:
-    """The call before each one that is matched already, as the NPU's is named."""
-    names = {other: base for base, other in found.items()}
-    before: list[dict[str, str]] = [{}, {}]
-    for side, places in enumerate((ours, theirs)):
-        last = ""
-        for place in places:
-            before[side][place.base] = last
-            anchor = place.base if side == 0 else names.get(place.base, "")
-            last = anchor if anchor in found else last
-    return before
+def _key(shapes: Sequence[Mapping[str, _Shapes]], before: Sequence[Mapping[str, str]], cut: int) -> _KeyOf:
+    """What calls of one module are recognised by that stand for each other: shapes, and what was called before."""
+
+    def key(side: int, place: _Place) -> Hashable:
+        forms = shapes[side].get(place.base)
+        if forms is None:
+            return side, place.base  # belongs to nothing
+        forms = tuple(shape[cut:] if len(shape) > 1 else shape for shape in forms)
+        return place.api, place.module, forms, before[side].get(place.base)
+
+    return key
 
 
-def _shapes(side: CallList, places: Iterable[_Place]) -> dict[str, tuple[tuple[int, ...], ...]]:
+def _shapes(side: CallList, places: Iterable[_Place]) -> dict[str, _Shapes]:
     wanted = {place.number: place.base for place in places}
     return {
         wanted[number]: (*(tensor.shape for _, tensor in call.tensors()), (int(call.is_recomputed),))
@@ -301,13 +318,13 @@ def check_same_network(benchmark: Benchmark, leaf: DumpLeaf) -> None:
     if not shared.is_other:
         return
     levels = [side.index.level for side in (matches.npu, matches.golden)]
-    apis = [Counter(_kinds(side)) for side in (matches.npu, matches.golden)]
-    only = [[name for name, _ in (apis[side] - apis[1 - side]).most_common() if not apis[1 - side][name]] for side in (0, 1)]
-    raise UsageError.of(
-        first.path, "data.other_network", tensors=shared.alike, total=shared.tensors,
-        levels=Message("error.data.other_levels", npu=levels[0], benchmark=levels[1])
-        if levels[0] != levels[1] and not matches.counterparts else None,
-        shape=shared.other_shape, only_npu=only[0] or None, only_benchmark=only[1] or None,
+    if levels[0] != levels[1] and not matches.counterparts:
+        raise UsageError("data.other_level", npu=levels[0], benchmark=levels[1])
+    npu, golden = (Counter(_kinds(side)) for side in (matches.npu, matches.golden))
+    raise UsageError(
+        "data.other_network", why=shared.figures, shape=shared.other_shape,
+        only_npu=[name for name, _ in npu.most_common() if name not in golden] or None,
+        only_benchmark=[name for name, _ in golden.most_common() if name not in npu] or None,
     )  # fmt: skip
 
 
@@ -321,7 +338,6 @@ class _Shared:
     """How much of the smaller of two dumps has a counterpart in the other."""
 
     def __init__(self, matches: CallMatches) -> None:
-        self.tensors = self.alike = 0
         #: Parameters, and calls, and how many of each have a counterpart of the same shape, or of as many axes.
         self._parameters = self._same_parameters = self._calls = self._same_calls = 0
         #: The first tensor that has another shape.
@@ -356,8 +372,6 @@ class _Shared:
             is_alike = own is not None and own.shape == tensor.shape
             axes = axes and own is not None and len(own.shape) == len(tensor.shape)
             is_parameter = _is_parameter(call, slot, tensor)
-            self.tensors += 1
-            self.alike += is_alike
             self._parameters += is_parameter
             self._same_parameters += is_parameter and is_alike
             if is_parameter and own is not None and not is_alike and self.other_shape is None:
@@ -367,6 +381,13 @@ class _Shared:
                 )
         self._calls += 1
         self._same_calls += axes and other is not None
+
+    @property
+    def figures(self) -> Message:
+        """How many parameters, or calls, have a counterpart."""
+        if self._parameters:
+            return Message("error.data.same_parameters", count=self._same_parameters, all=self._parameters)
+        return Message("error.data.same_calls", count=self._same_calls, all=self._calls)
 
     @property
     def is_other(self) -> bool:
