@@ -60,8 +60,11 @@ class CallList:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The entries by their names."""
-        return {name: number for number, name in reversed(list(enumerate(self.index.names)))}
+        """The entries by their names, in their order; of two of one name the first."""
+        numbers: dict[str, int] = {}
+        for number, name in enumerate(self.index.names):
+            numbers.setdefault(name, number)
+        return numbers
 
     @cached_property
     def names(self) -> dict[str, CallName]:

@@ -317,7 +317,8 @@ def _one_sided(matches: CallMatches) -> Iterator[Difference]:
             break
         message = Message("check.sides.only", api=api, count=len(bases), is_npu=False, others=None)
         yield _difference(Topic.CALLS, bases, 0, len(bases), message)
-    shifted = [(base, other) for base, other in matches.counterparts.items() if base != other]
+    counterparts = ((base, matches.counterparts.get(base, base)) for base in matches.npu.apis)
+    shifted = [(base, other) for base, other in counterparts if base != other]
     if shifted:
         message = Message("check.sides.shifted", count=len(shifted), npu=shifted[0][0], benchmark=shifted[0][1])
         yield _difference(Topic.CALLS, [base for base, _ in shifted], *shifted[0], message)
@@ -379,7 +380,7 @@ def _dtypes(sides: RecordedSides) -> Iterator[Difference]:
 
 def _places(npu: MsprobeRun, golden: MsprobeRun) -> Iterator[Difference]:
     for name in ("steps", "ranks"):
-        ours, its = getattr(npu, name), getattr(golden, name)
-        if len(ours) != len(its):
-            message = Message(f"check.sides.{name}", npu=len(ours), benchmark=len(its))
-            yield _difference(Topic.RECORDING, [name], len(ours), len(its), message)
+        ours, its = (max(len(getattr(run, name)), 1) for run in (npu, golden))
+        if ours != its:
+            message = Message(f"check.sides.{name}", npu=ours, benchmark=its)
+            yield _difference(Topic.RECORDING, [name], ours, its, message)
