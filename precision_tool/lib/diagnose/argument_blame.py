@@ -1,4 +1,4 @@
-"""Whether other arguments are the cause: an op that computes right, and another function than in the benchmark."""
+"""Whether other arguments are the cause: an op is right, and computes another function than in the benchmark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_arguments(judged: RunVerdict, sides: RecordedSides, rows: Sequence[Row]
     """Return the verdict with what other arguments in the benchmark explain.
 
     A suspect that was only compared, and is called otherwise, is no kernel's fault: the scripts differ. So do they
-    where an op computes right and its output is farther from the benchmark than its inputs and rounding account for.
+    where an op is not known to be wrong, and its output is farther from the benchmark than its inputs and rounding account for.
     Of a suspect that was recomputed it is told.
     """
     verdict = judged.verdict
@@ -47,7 +47,7 @@ def with_arguments(judged: RunVerdict, sides: RecordedSides, rows: Sequence[Row]
     suspects = [_told(suspect, sides.of_op(suspect.culprit)) for suspect in verdict.suspects]
     named = {name for suspect in suspects for name in (suspect.culprit, *suspect.also)}
     flow = _Followers(judged.ops, rows, threshold)
-    apart = [suspect for suspect in _right_ops(judged.ops, sides, flow) if suspect.culprit not in named]
+    apart = [suspect for suspect in _called_otherwise(judged.ops, sides, flow) if suspect.culprit not in named]
     # What was recomputed is proven by itself; what was only compared may follow from other arguments.
     at = next((at for at, each in enumerate(suspects) if each.proof is Proof.COMPARED), len(suspects))
     suspects = [*suspects[:at], *apart, *suspects[at:]]
@@ -80,13 +80,16 @@ def _told(suspect: Suspect, arguments: Sequence[ArgumentDifference]) -> Suspect:
     return replace(suspect, cause=Cause.ARGUMENTS, proof=Proof.ARGUMENTS, confidence=_SURE)
 
 
-def _right_ops(judged: Sequence[OpResult], sides: RecordedSides, flow: _Followers) -> Iterator[Suspect]:
-    """Yield ops that compute right with other arguments than the benchmark's, one for each such difference."""
+def _called_otherwise(judged: Sequence[OpResult], sides: RecordedSides, flow: _Followers) -> Iterator[Suspect]:
+    """Yield ops with other arguments than the benchmark's, one for each such difference.
+
+    Of an op whose own formula the benchmark does not obey either it is not known whether it is wrong as well.
+    """
     groups: dict[tuple[tuple[str, str, str], ...], Suspect] = {}
     for result in sorted(judged, key=lambda each: each.number):
         arguments = [each for each in sides.of_op(result.name) if each.op_name == result.name]
         distance, fed = flow.distances(result.name)
-        if not arguments or result.state not in (State.RIGHT, State.NOT_RECOMPUTED) or distance is None:
+        if not arguments or result.state is State.WRONG or distance is None:
             continue
         rounding = max((slot.rounding for slot in result.slots), default=_unit(result))
         if distance <= _FARTHER * (fed + rounding):

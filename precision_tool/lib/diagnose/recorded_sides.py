@@ -49,6 +49,8 @@ _PLACES = ("device", "memory_format", "generator", "processgroup", "layout")
 #: A number that was computed in float32 differs by this much in two right runs.
 _ROUNDING = 2.0**-20
 _TENSOR = "tensor"
+#: Parameters that take what no other does.
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +168,25 @@ def _function(call: RecordedCall) -> str:
 
 def _arguments(call: RecordedCall) -> dict[str, object]:
     """The arguments of a call by name, with defaults, where the function's are at hand; else by place."""
-    args = [_plain(argument) for argument in call.inputs]
+    args: Sequence[object] = [_plain(argument) for argument in call.inputs]
     kwargs = {name: _plain(argument) for name, argument in call.kwargs.items()}
+    named: dict[str, object] = {}
     builder = builder_of(api_of(call))
     if builder is not None:
+        signature = inspect.signature(builder)
         try:
-            bound = inspect.signature(builder).bind(*args, **kwargs)
-        except TypeError:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # a function of more arguments than the formula has
             pass
         else:
             bound.apply_defaults()
-            return dict(bound.arguments)
-    return {**{f"input.{number}": value for number, value in enumerate(args)}, **kwargs}
+            named = dict(bound.arguments)
+            rest = [name for name, parameter in signature.parameters.items() if parameter.kind in _REST]
+            args, kwargs = (), {}
+            for name in rest:
+                value = named.pop(name)
+                args, kwargs = (args, value) if isinstance(value, dict) else (value, kwargs)
+    return {**named, **{f"input.{number}": value for number, value in enumerate(args)}, **kwargs}
 
 
 def _plain(argument: Argument) -> object:
