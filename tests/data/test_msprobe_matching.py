@@ -13,10 +13,12 @@ import pytest
 from command_line import tool
 from msprobe_calls import Calls
 
+from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.data.msprobe_matching import check_same_network, match_calls
 from precision_tool.lib.data.msprobe_ops import find_msprobe_benchmark
 from precision_tool.lib.data.sides import find_golden, own_benchmark
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError
 
 Layers = Callable[[Calls], Any]
@@ -122,15 +124,16 @@ def test_the_benchmark_by_the_names_of_the_npu(tmp_path: Path) -> None:
     three(Calls(), extra="d").write(tmp_path / "gpu")
     (leaf,) = MSPROBE.find(str(tmp_path / "npu")).leaves
     golden = find_golden(str(tmp_path / "gpu"))
-    own = own_benchmark(golden, leaf, 1)  # type: ignore[arg-type]
+    assert isinstance(golden, GoldenFiles)
+    own = own_benchmark(golden, leaf, 1)
     assert own.ops_of(("Functional.linear.2.forward",)) == ("Functional.linear.3.forward",)
     files = {(file.op_name, file.index) for file in own.files}
     found = own.output_of("Functional.linear.2.forward", 0)
-    assert posixpath.basename(found.path) == "Functional.linear.3.forward.output.0.pt"  # type: ignore[union-attr]
+    assert posixpath.basename(found.path) == "Functional.linear.3.forward.output.0.pt"
     weight = own.output_of("Functional.linear.2.forward.input.1", 0)
-    assert posixpath.basename(weight.path) == "Functional.linear.3.forward.input.1.pt"  # type: ignore[union-attr]
+    assert posixpath.basename(weight.path) == "Functional.linear.3.forward.input.1.pt"
     assert ("Functional_linear_1_forward", 0) not in files
-    assert own_benchmark(golden, leaf, 1) is own  # type: ignore[arg-type]
+    assert own_benchmark(golden, leaf, 1) is own
 
 
 def test_a_clean_run_with_shifted_calls_agrees(tmp_path: Path) -> None:
@@ -191,9 +194,12 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     error = refused(tmp_path, three(Calls()), other(Calls(width=24)))
     assert error is not None
     assert error.kind == "data.other_network"
-    assert (error.fields["why"].count, error.fields["why"].all) == (0, 6)
+    why, shape = error.fields["why"], error.fields["shape"]
+    assert isinstance(why, Message)
+    assert isinstance(shape, Message)
+    assert (why.count, why.all) == (0, 6)
     assert (error.fields["only_npu"], error.fields["only_benchmark"]) == (["layer_norm"], ["relu"])
-    assert (error.fields["shape"].npu, error.fields["shape"].benchmark) == ((16, 16), (24, 24))
+    assert (shape.npu, shape.benchmark) == ((16, 16), (24, 24))
 
 
 def test_another_size_is_another_network(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def with_arguments(judged: RunVerdict, sides: RecordedSides, rows: Sequence[Row]
     """Return the verdict with what other arguments in the benchmark explain.
 
     A suspect that was only compared, and is called otherwise, is no kernel's fault: the scripts differ. So do they
-    where an op is not known to be wrong, and its output is farther from the benchmark than its inputs and rounding account for.
-    Of a suspect that was recomputed it is told.
+    where an op is not known to be wrong, and its output is farther from the benchmark than its inputs and rounding
+    account for. Of a suspect that was recomputed it is told.
     """
     verdict = judged.verdict
     if not sides.arguments or not verdict.has_benchmark:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
+from typing import Any
 
 from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.data.msprobe_matching import CallList, CallMatches, match_calls
@@ -49,8 +50,6 @@ _PLACES = ("device", "memory_format", "generator", "processgroup", "layout")
 #: A number that was computed in float32 differs by this much in two right runs.
 _ROUNDING = 2.0**-20
 _TENSOR = "tensor"
-#: Parameters that take what no other does.
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +169,7 @@ def _arguments(call: RecordedCall) -> dict[str, object]:
     """The arguments of a call by name, with defaults, where the function's are at hand; else by place."""
     args: Sequence[object] = [_plain(argument) for argument in call.inputs]
     kwargs = {name: _plain(argument) for name, argument in call.kwargs.items()}
-    named: dict[str, object] = {}
+    named: dict[str, Any] = {}
     builder = builder_of(api_of(call))
     if builder is not None:
         signature = inspect.signature(builder)
@@ -181,11 +180,12 @@ def _arguments(call: RecordedCall) -> dict[str, object]:
         else:
             bound.apply_defaults()
             named = dict(bound.arguments)
-            rest = [name for name, parameter in signature.parameters.items() if parameter.kind in _REST]
             args, kwargs = (), {}
-            for name in rest:
-                value = named.pop(name)
-                args, kwargs = (args, value) if isinstance(value, dict) else (value, kwargs)
+            for name, parameter in signature.parameters.items():
+                if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                    args = named.pop(name)
+                elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    kwargs = named.pop(name)
     return {**named, **{f"input.{number}": value for number, value in enumerate(args)}, **kwargs}
 
 
