@@ -382,7 +382,7 @@ def _dtypes(sides: RecordedSides) -> Iterator[Difference]:
         (npu, benchmark), _ = sides.dtypes.most_common(1)[0]
         message = Message(
             "check.sides.dtypes", count=sides.dtypes.total(), all=sides.tensors, npu=npu.removeprefix("torch."),
-            benchmark=benchmark.removeprefix("torch."), more=len(sides.dtypes) - 1 or None,
+            benchmark=benchmark.removeprefix("torch."),
         )  # fmt: skip
         yield _difference(Topic.DTYPES, [f"{npu} {benchmark}"], npu, benchmark, message)
 
