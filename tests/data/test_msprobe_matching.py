@@ -240,3 +240,14 @@ def test_ac_refuses_another_network(tmp_path: Path, named: bool, steps: int) -> 
     shown = tool("ac", "-c", *sides, cwd=tmp_path, code=2)
     assert shown.err.count("0 of 6 parameters") == 1
     assert not list(data.glob("temp/vector_compare/*"))
+
+
+def test_nothing_in_common_but_names(tmp_path: Path) -> None:
+    data = tmp_path / "precision_data"
+    for side, modules, width in (("npu", "ab", 16), ("gpu", "cde", 24)):
+        calls = Calls(width=width)
+        for module in modules:
+            calls.linear(module, calls.numbers(4, width))
+        calls.write(data / side)
+    shown = tool("ac", "-c", cwd=tmp_path, code=2)
+    assert "0 of 2 parameters" in shown.err

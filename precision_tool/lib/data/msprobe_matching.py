@@ -290,6 +290,8 @@ def fitted(benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
             continue
         op_name = _renamed(file.op_name, name, entry, matches)
         files.setdefault((op_name, file.index), file)
+    if not files:  # of another network, which is refused before it is compared
+        return benchmark
     called = {entry: name for name, entry in names.items()}
     return replace(benchmark, files=files, called=called)
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -68,7 +68,7 @@ class ArgumentDifference:
         return Message("check.sides.argument", name=self.name, npu=self.npu, benchmark=self.benchmark)
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedSides:
     """What the calls of two dumps that stand for each other differ in, and what one side alone calls."""
 
@@ -85,7 +85,14 @@ class RecordedSides:
         call = parse_call_name(name)
         if call is not None and call.direction is Direction.BACKWARD:
             name = name.replace(f".{Direction.BACKWARD}", f".{Direction.FORWARD}")
-        return [each for each in self.arguments if each.op_name == name]
+        return self._by_op.get(name, [])
+
+    @cached_property
+    def _by_op(self) -> dict[str, list[ArgumentDifference]]:
+        by_op: dict[str, list[ArgumentDifference]] = {}
+        for each in self.arguments:
+            by_op.setdefault(each.op_name, []).append(each)
+        return by_op
 
 
 def compare_recorded(npu: str, golden: str) -> RecordedSides:
@@ -146,6 +153,9 @@ def _compare_calls(sides: RecordedSides, call: RecordedCall, other: RecordedCall
             if not has_other_shape:
                 sides.shapes.append((f"{call.name}.{slot}", tensor.shape, golden.shape))
             has_other_shape = True
+    given = [(_plain(each.inputs), _plain(each.kwargs)) for each in (call, other)]
+    if given[0] == given[1]:
+        return
     ours, its = _arguments(call), _arguments(other)
     for name in dict.fromkeys([*ours, *its]):
         values = ours.get(name), its.get(name)
