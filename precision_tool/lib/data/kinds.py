@@ -18,6 +18,7 @@ from precision_tool.lib.data.dump_tree import (
     list_folders,
     nothing_below,
 )
+from precision_tool.lib.data.msprobe_matching import check_same_network, fitted
 from precision_tool.lib.data.msprobe_ops import find_msprobe_benchmark, find_msprobe_run, read_recorded
 from precision_tool.lib.data.msprobe_tree import DUMP_FILE
 from precision_tool.lib.data.tensor_table import TABLE_FILE, find_listed, read_listed
@@ -296,6 +297,13 @@ class NpyFiles(DataKind):
         """Return the tensor of a file that `find` returned; its values are read when they are used."""
         return read_npy(file.path) if self.has_suffix(file.path) else read_tensor_event(file.path)
 
+    def fitted(self, benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+        """Return a benchmark by the names that ops have in a leaf, where the two number them otherwise."""
+        return benchmark
+
+    def check_same_network(self, benchmark: Benchmark, leaf: DumpLeaf) -> None:
+        """Raise UsageError for a benchmark of another network than a leaf's, where it tells of what network it is."""
+
 
 class TfdbgRuns(NpyFiles):
     """A benchmark's tensors as tfdbg wrote them; `.npy` files that lie among them are read instead."""
@@ -320,6 +328,12 @@ class MsprobeTensors(NpyFiles):
 
     def read(self, file: BenchmarkFile) -> AnyTensor:
         return read_recorded(file)
+
+    def fitted(self, benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+        return fitted(benchmark, leaf)
+
+    def check_same_network(self, benchmark: Benchmark, leaf: DumpLeaf) -> None:
+        check_same_network(benchmark, leaf)
 
 
 class ListedFiles(NpyFiles):

@@ -104,3 +104,5 @@ class Benchmark:
     alike: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)
     #: Folders of one step and rank each (None: of all), where folders are called so: `files` are of the newest then.
     places: dict[tuple[int | None, int | None], str] = field(default_factory=dict, repr=False)
+    #: The benchmark's names of ops by the NPU's, under which `files` are, where ops of both are called otherwise.
+    called: dict[str, str] | None = field(default=None, repr=False)
