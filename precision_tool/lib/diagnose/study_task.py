@@ -13,14 +13,13 @@ from pathlib import Path
 
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
-from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import StatusFile, parse_status_name
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.sides import find_golden
+from precision_tool.lib.data.sides import find_golden, find_run
 from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
@@ -135,7 +134,7 @@ def _leaf(plan: LeafPlan, task: Task, graphs: GraphChooser) -> Leaf:
 
 def dump_leaf(path: str) -> DumpLeaf:
     """Return the dump files directly in a folder. DataNotFoundError if it has gone meanwhile, or has none any more."""
-    for leaf in walk.find_run(path).leaves:
+    for leaf in find_run(path).leaves:
         if leaf.path == path:
             return leaf
     raise DataNotFoundError.of(path, "diagnose.dump_gone")
