@@ -203,9 +203,7 @@ def _leaves_of(sources: Sequence[Source], notes: list[Message]) -> list[tuple[in
     raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
 
 
-def _leaves_below(
-    source: Source, unread: list[PrecisionToolError], notes: list[Message]
-) -> Iterable[StudyLeaf]:
+def _leaves_below(source: Source, unread: list[PrecisionToolError], notes: list[Message]) -> Iterable[StudyLeaf]:
     if device_kind(source.dump) is MSPROBE:
         run = MSPROBE.find(source.dump)
         notes += run.notes

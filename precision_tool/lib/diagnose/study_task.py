@@ -34,6 +34,7 @@ from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolE
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.msprobe import RECORDED
 from precision_tool.lib.model.run import DumpLeaf, Run
 
 #: Findings of a comparison that name an op.
@@ -193,7 +194,8 @@ def _flagged(plan: LeafPlan, own: RunGraph) -> dict[str, Flag]:
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
     """Return a digest of a network: names and types of its ops in order, without a graph of those dumped."""
     if file is not None:
-        ops = [f"{op.type} {op.name}" for op in file.ops]
+        # Of a dump that was made into a graph the calls: what connects them follows from the values.
+        ops = [f"{op.type} {op.name}" for op in file.ops if not leaf.graph or RECORDED in op.attrs]
     else:
         ops = sorted({f"{dump.name.op_type} {dump.name.op_name}" for dump in leaf.files})
     return hashlib.sha256("\n".join(ops).encode("utf-8", "surrogateescape")).hexdigest()[:16]
