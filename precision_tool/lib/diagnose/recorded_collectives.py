@@ -84,6 +84,8 @@ class Exchanged:
     outputs: tuple[int, ...]
     cut_input: int = 1
     cut_output: int = 1
+    #: Whether the call did not wait for the result.
+    is_async: bool = False
 
 
 class _Call(NamedTuple):
@@ -96,25 +98,25 @@ class _Call(NamedTuple):
     whole: str = ""
 
 
-_GATHER = ("output_tensor", "input_tensor", "group")
-_SCATTER = ("output", "input", "op", "group")
-_ALL_TO_ALL = ("output", "input", "output_split_sizes", "input_split_sizes", "group")
+_GATHER = ("output_tensor", "input_tensor", "group", "async_op")
+_SCATTER = ("output", "input", "op", "group", "async_op")
+_ALL_TO_ALL = ("output", "input", "output_split_sizes", "input_split_sizes", "group", "async_op")
 #: The collectives of torch.distributed.
 _CALLS: Mapping[str, _Call] = {
-    "all_reduce": _Call(Exchange.ALL_REDUCE, "tensor", "tensor", ("tensor", "op", "group")),
-    "reduce": _Call(Exchange.REDUCE, "tensor", "tensor", ("tensor", "dst", "op", "group")),
-    "broadcast": _Call(Exchange.BROADCAST, "tensor", "tensor", ("tensor", "src", "group")),
-    "all_gather": _Call(Exchange.ALL_GATHER, "tensor", "tensor_list", ("tensor_list", "tensor", "group")),
+    "all_reduce": _Call(Exchange.ALL_REDUCE, "tensor", "tensor", ("tensor", "op", "group", "async_op")),
+    "reduce": _Call(Exchange.REDUCE, "tensor", "tensor", ("tensor", "dst", "op", "group", "async_op")),
+    "broadcast": _Call(Exchange.BROADCAST, "tensor", "tensor", ("tensor", "src", "group", "async_op")),
+    "all_gather": _Call(Exchange.ALL_GATHER, "tensor", "tensor_list", ("tensor_list", "tensor", "group", "async_op")),
     "all_gather_into_tensor": _Call(Exchange.ALL_GATHER, "input_tensor", "output_tensor", _GATHER, "output"),
     "_all_gather_base": _Call(Exchange.ALL_GATHER, "input_tensor", "output_tensor", _GATHER, "output"),
     "reduce_scatter": _Call(
-        Exchange.REDUCE_SCATTER, "input_list", "output", ("output", "input_list", "op", "group")
+        Exchange.REDUCE_SCATTER, "input_list", "output", ("output", "input_list", "op", "group", "async_op")
     ),
     "reduce_scatter_tensor": _Call(Exchange.REDUCE_SCATTER, "input", "output", _SCATTER, "input"),
     "_reduce_scatter_base": _Call(Exchange.REDUCE_SCATTER, "input", "output", _SCATTER, "input"),
     "all_to_all": _Call(
         Exchange.ALL_TO_ALL, "input_tensor_list", "output_tensor_list",
-        ("output_tensor_list", "input_tensor_list", "group"),
+        ("output_tensor_list", "input_tensor_list", "group", "async_op"),
     ),
     "all_to_all_single": _Call(Exchange.ALL_TO_ALL, "input", "output", _ALL_TO_ALL, "both"),
 }  # fmt: skip
@@ -156,7 +158,7 @@ def exchanged_by(op: Op) -> Exchanged | None:
     root = next((_number(arguments[name]) for name in ("src", "dst") if name in arguments), None)
     collective = Collective(exchange=call.exchange, reduction=reduction, ranks=group, root=root)
     return Exchanged(
-        collective=collective, inputs=inputs, outputs=outputs, cut_input=cut_input, cut_output=cut_output
+        collective=collective, inputs=inputs, outputs=outputs, cut_input=cut_input, cut_output=cut_output, is_async=_is_async(arguments),
     )  # fmt: skip
 
 
@@ -197,3 +199,8 @@ def _reduction(arguments: Mapping[str, _Bound]) -> str:
 def _number(bound: _Bound) -> int | None:
     value = bound.value.value if isinstance(bound.value, Literal) else bound.value
     return value if isinstance(value, int) else None
+
+
+def _is_async(arguments: Mapping[str, _Bound]) -> bool:
+    value = arguments["async_op"].value if "async_op" in arguments else None
+    return isinstance(value, Literal) and value.value is True

@@ -450,6 +450,8 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
             group, turn = ",".join(map(str, of_group[1])), f"{of_group[0]}:{turns[of_group]}"
             turns[of_group] += 1
         outputs = _hashes(out_of)
+        if exchanged is not None and exchanged.is_async and _hashes(into) == outputs:
+            continue  # it was recorded before it had come
         if len(into) == len(item.inputs) and len(out_of) == len(item.outputs) and any(outputs):
             added, came = _means(into, out_of, exchanged is None)
             votes.append(
