@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
@@ -148,9 +148,10 @@ def exchanged_by(op: Op) -> Exchanged | None:
     if call.whole:
         count = len(group)
         if not count:
-            sizes = [prod(side[slots[0]].shape) for side, slots in
-                     ((recorded.inputs, inputs), (recorded.outputs, outputs))]  # fmt: skip
-            count = max(sizes) // max(min(sizes), 1) if call.whole != "both" else 0
+            before, after = (prod(side[slots[0]].shape) for side, slots in (
+                (recorded.inputs, inputs), (recorded.outputs, outputs)
+            ))  # fmt: skip
+            count = max(before, after) // max(min(before, after), 1) if call.whole != "both" else 0
         if not count:
             return None  # nothing says into how many pieces it is cut
         cut_input = count if call.whole in ("input", "both") else 1
@@ -158,8 +159,13 @@ def exchanged_by(op: Op) -> Exchanged | None:
     root = next((_number(arguments[name]) for name in ("src", "dst") if name in arguments), None)
     collective = Collective(exchange=call.exchange, reduction=reduction, ranks=group, root=root)
     return Exchanged(
-        collective=collective, inputs=inputs, outputs=outputs, cut_input=cut_input, cut_output=cut_output, is_async=_is_async(arguments),
-    )  # fmt: skip
+        collective=collective,
+        inputs=inputs,
+        outputs=outputs,
+        cut_input=cut_input,
+        cut_output=cut_output,
+        is_async=_is_async(arguments),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +185,7 @@ def _bound(call: _Call, recorded: RecordedCall) -> Iterator[tuple[str, _Bound]]:
         yield name, _Bound(value=value, slot=f"kwargs.{name}", output_slot=f"output.{number}")
 
 
-def _slots(names: Iterator[str] | tuple[str, ...] | list[str], name: str) -> tuple[int, ...]:
+def _slots(names: Sequence[str], name: str) -> tuple[int, ...]:
     """The places of the tensors of an argument, which may be a list."""
     return tuple(at for at, slot in enumerate(names) if slot == name or slot.startswith(f"{name}."))
 
