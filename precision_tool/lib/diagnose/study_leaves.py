@@ -56,7 +56,7 @@ class StudyLeaf:
     found in, "" where the folder of dumps itself was named. `nbytes` is that of all `files`, or an estimate;
     `fingerprint` changes when one of them does. `statistics` tells that no file of it holds values, `statuses` are the
     names of overflow status files among them. `sketch` are the smallest hashes of its ops' names, in order: those of
-    two leaves tell how many ops they share.
+    two leaves tell how many ops they share. `is_trained` tells that its step is not the first of the training.
     """
 
     path: str
@@ -72,6 +72,7 @@ class StudyLeaf:
     statistics: bool = False
     statuses: tuple[str, ...] = ()
     sketch: tuple[int, ...] = ()
+    is_trained: bool = False
 
     @property
     def program(self) -> str:
@@ -269,6 +270,7 @@ def _recorded_leaf(leaf: DumpLeaf, data: str) -> StudyLeaf:
         files=len(files) or 1,
         nbytes=nbytes,
         fingerprint=fingerprint,
+        is_trained=int(leaf.step or 0) > 0,
     )
 
 

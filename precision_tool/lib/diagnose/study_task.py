@@ -192,10 +192,13 @@ def _flagged(plan: LeafPlan, own: RunGraph) -> dict[str, Flag]:
 
 
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
-    """Return a digest of a network: names and types of its ops in order, without a graph of those dumped."""
+    """Return a digest of a network: its modules, or its ops in order, by name and type; without a graph those dumped."""
     if file is not None:
-        # Of a dump that was made into a graph the calls: what connects them follows from the values.
-        ops = [f"{op.type} {op.name}" for op in file.ops if not leaf.graph or RECORDED in op.attrs]
+        # Of recorded calls the modules, else the calls themselves: what connects them follows from the values, and one
+        # rank may make some more outside of modules, for its log.
+        modules = dict.fromkeys(op.attrs["module"] for op in file.ops if "module" in op.attrs)
+        calls = (op for op in file.ops if not leaf.graph or RECORDED in op.attrs)
+        ops = list(modules) or [f"{op.type} {op.name}" for op in calls]
     else:
         ops = sorted({f"{dump.name.op_type} {dump.name.op_name}" for dump in leaf.files})
     return hashlib.sha256("\n".join(ops).encode("utf-8", "surrogateescape")).hexdigest()[:16]
