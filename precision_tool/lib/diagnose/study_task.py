@@ -192,7 +192,7 @@ def _flagged(plan: LeafPlan, own: RunGraph) -> dict[str, Flag]:
 
 
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
-    """Return a digest of a network: its modules, or its ops in order, by name and type; without a graph those dumped."""
+    """Return a digest of a network: its modules, or its ops by name and type; without a graph those dumped."""
     if file is not None:
         # Of recorded calls the modules, else the calls themselves: what connects them follows from the values, and one
         # rank may make some more outside of modules, for its log.
