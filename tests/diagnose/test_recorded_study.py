@@ -203,6 +203,17 @@ def test_weights_of_a_later_step_were_trained_on_both_sides(tmp_path: Path, numb
     assert (found is not None and found.cause == "weights") == accused
 
 
+def test_another_tensor_with_the_same_figures_was_not_overwritten(tmp_path: Path) -> None:
+    """As biases that a first step of Adam has moved by its rate: what differs is their order."""
+    step = Step()
+    x = np.repeat(np.array([0.5, -0.5], np.float32), 16)
+    step.call("Functional.relu.0.forward", x, output=[np.maximum(x, 0)])
+    y = np.roll(np.maximum(x, 0), 5)
+    step.call("Functional.relu.1.forward", y, output=[y])
+    step.write(tmp_path / "d/step0/rank0")
+    assert study(tmp_path / "d").conclusion.culprit is None
+
+
 # --- collectives ---
 
 
