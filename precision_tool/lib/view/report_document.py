@@ -25,6 +25,7 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
+from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
@@ -40,6 +41,7 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import Texts, both, decimals, numbers, signs, sound
 from precision_tool.lib.view.profile_screen import profile_document
+from precision_tool.lib.view.report_calls import arguments_of, short_name
 from precision_tool.lib.view.report_map import error_path, lowest, network_of
 from precision_tool.lib.view.verdict_messages import (
     affects,
@@ -214,7 +216,8 @@ class _Result:
         """Return what the graph says of its ops, and what the result says of ops that only it has."""
         of_graph, of_result = self._names_in_graph(), self._names_in_result()
         nothing: list[Any] = [None] * len(self.others)
-        return {name: column + of_result.get(name, nothing) for name, column in of_graph.items()}
+        of_calls = self._calls() if self.network.is_recorded else {}
+        return {name: column + of_result.get(name, nothing) for name, column in (of_graph | of_calls).items()}
 
     def _names_in_graph(self) -> dict[str, list[Any]]:
         texts, ops = self.texts, self.network.ops
@@ -227,6 +230,23 @@ class _Result:
             "inputs": [self._descs(op.input_descs) for op in ops],
             "outputs": [self._descs(op.output_descs) for op in ops],
             "dtype": [texts[op.output_descs[0].dtype] if op.output_descs else 0 for op in ops],
+        }  # fmt: skip
+
+    def _calls(self) -> dict[str, list[Any]]:
+        """Return what was recorded of calls; ops that stand for tensors which no call put out are `placeholder`."""
+        texts, ops = self.texts, self.network.ops
+        readers: dict[int, Op] = {}
+        for wire in self.network.wires:
+            readers.setdefault(wire.producer, ops[wire.reader])
+        return {
+            "label": texts.all_of(short_name(op, readers.get(at)) for at, op in enumerate(ops)),
+            "module": texts.all_of(str(op.attrs.get("module", "")) for op in ops),
+            "source": texts.all_of(str(op.attrs.get("source", "")) for op in ops),
+            "arguments": [texts.all_of(arguments_of(op)) for op in ops],
+            "placeholder": [int(recorded_of(op) is None) for op in ops],
+            "recompute": [int(bool(op.attrs.get("is_recompute"))) for op in ops],
+            # The only graph needs no name, and calls are not made of others.
+            "graph": [0] * len(ops), "originals": [None] * len(ops),
         }  # fmt: skip
 
     def _names_in_result(self) -> dict[str, list[Any]]:
@@ -309,7 +329,10 @@ class _Result:
             return {"wires": None, "map": None, "error_path": []}
         network = self.network
         layout = network.layout()
-        groups = layout.groups
+        groups, classes = layout.groups, self.network.classes
+        names = (
+            f"{group.name} ({classes[group.scopes]})" if group.scopes in classes else group.name for group in groups
+        )
         return {
             "wires": {
                 "producer": [wire.producer for wire in network.wires], "output": [w.output for w in network.wires],
@@ -317,7 +340,7 @@ class _Result:
             },
             "map": {
                 "groups": {
-                    "name": self.texts.all_of(group.name for group in groups),
+                    "name": self.texts.all_of(names),
                     "ops": [group.ops for group in groups],
                     "section": [int(group.is_section) for group in groups],
                 },
@@ -387,7 +410,7 @@ class _Result:
         attributes: dict[str, dict[str, str]] = {}
         for position, op in enumerate(self.network.ops):
             is_close = op.name in self.material.details
-            if is_close or is_small:
+            if (is_close or is_small) and not self.network.is_recorded:  # of calls the columns have everything
                 attributes[str(position)] = _attributes(op, everything=is_close)
         return attributes
 

@@ -10,7 +10,6 @@ time in proportion to the ops and edges.
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,14 @@ from typing import NamedTuple
 from precision_tool.lib.data.neighbourhood import CONTROL
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.view.report_places import (
+    Place,
+    is_recorded,
+    module_classes,
+    places_of_calls,
+    places_of_names,
+)
 
-#: The scope that TensorFlow puts the backward pass into.
-_BACKWARD = re.compile(r"gradients(_\d+)?", re.IGNORECASE)
-#: It stands among the first parts of a name; farther down it is a name like others.
-_DEEPEST_BACKWARD = 3
-#: Scopes within each other that are told apart; what lies deeper stands in the last of them.
-_MOST_SCOPES = 12
 #: A group with more children than this is split into sections of consecutive ops.
 MOST_CHILDREN = 96
 _SECTION = 48
@@ -34,52 +34,6 @@ _SECTION = 48
 _SWEEPS = 4
 
 Edge = tuple[int, int]
-
-
-# --- the scopes that ops stand in ---
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The scopes an op stands in, outermost first, and whether it belongs to the backward pass.
-
-    The first scope of a backward op is that of the gradients with the one behind it (`gradients/conv1`); `mirrors` are
-    the scopes of the forward pass that it stands beside.
-    """
-
-    scopes: tuple[str, ...]
-    is_backward: bool = False
-    mirrors: tuple[str, ...] = ()
-
-
-def place_of(name: str) -> Place:
-    """Return the place that a name says."""
-    parts = tuple(part for part in name.split("/") if part)
-    scopes = parts[:-1][:_MOST_SCOPES]
-    for at, part in enumerate(scopes[:_DEEPEST_BACKWARD]):
-        if _BACKWARD.fullmatch(part):
-            rest = scopes[at + 1 :]
-            if not rest:
-                return Place(scopes[:at], is_backward=True)
-            first = "/".join(scopes[: at + 2])
-            mirrors = tuple(scope.removesuffix("_grad") for scope in rest)
-            return Place((first, *rest[1:]), is_backward=True, mirrors=mirrors)
-    return Place(scopes)
-
-
-def _nearest(
-    at: int, places_by_op: Mapping[int, Place], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]
-) -> Place:
-    """Return the place of the nearest op upstream that has one, else downstream, within a few steps."""
-    for neighbours in (producers, readers):
-        here = at
-        for _ in range(8):
-            if not neighbours[here]:
-                break
-            here = neighbours[here][0]
-            if here in places_by_op:
-                return places_by_op[here]
-    return Place(())
 
 
 # --- the network -----------------------------------------------------------------------------------------------------
@@ -99,7 +53,8 @@ class Network:
     """Ops in order of execution and the wires between them; `positions` finds an op of the dump by its name.
 
     `graphs` has the name of the graph of each op, `numbers` the number that lists and `ni '[17]'` have for it, `places`
-    its scopes. Names that several ops have are `repeated`: they do not tell which of these a dump is of.
+    its scopes. Names that several ops have are `repeated`: they do not tell which of these a dump is of. A network of
+    recorded calls `is_recorded`; `classes` are those of its modules by their scopes.
     """
 
     ops: Sequence[Op]
@@ -109,9 +64,12 @@ class Network:
     places: Sequence[Place]
     positions: Mapping[str, int]
     repeated: Collection[str] = ()
+    is_recorded: bool = False
+    classes: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
     def layout(self) -> Layout:
-        return lay_out(self.places, [(wire.producer, wire.reader) for wire in self.wires])
+        joint = "." if self.is_recorded else "/"
+        return lay_out(self.places, [(wire.producer, wire.reader) for wire in self.wires], joint)
 
 
 def network_of(file: GraphFile) -> Network:
@@ -133,9 +91,11 @@ def network_of(file: GraphFile) -> Network:
     positions = {op.name: position for position, op in enumerate(ops) if names[op.name] == 1}
     repeated = {name for name, count in names.items() if count > 1}
     number_of = {id(op): number for number, group in enumerate(groups_of(file)) for op in group.ops}
+    places, recorded = _places(file, ops, graphs, wires), is_recorded(file)
     return Network(
         ops=ops, graphs=graphs, numbers=[number_of[id(op)] for op in ops], wires=wires,
-        places=_places(file, ops, graphs, wires), positions=positions, repeated=repeated,
+        places=places, positions=positions, repeated=repeated, is_recorded=recorded,
+        classes=module_classes(ops, places) if recorded else {},
     )  # fmt: skip
 
 
@@ -165,25 +125,19 @@ def _wires(ops: Sequence[tuple[str, Op]], at: Mapping[tuple[str, str], int]) -> 
 
 
 def _places(file: GraphFile, ops: Sequence[Op], graphs: Sequence[str], wires: Sequence[Wire]) -> list[Place]:
-    """Return the place of each op: by the first op of the script that it does the work of, or its own name.
-
-    What the compiler put in stands with the op that feeds it, or that it feeds.
-    """
+    """Return the place of each op: in the modules of a recorded call, else by names."""
     producers: list[list[int]] = [[] for _ in ops]
     readers: list[list[int]] = [[] for _ in ops]
     for wire in wires:
         if wire.slot != CONTROL:
             producers[wire.reader].append(wire.producer)
             readers[wire.producer].append(wire.reader)
-    by_name: dict[int, Place] = {}
-    for at, op in enumerate(ops):
-        names = [name for name in op.original_names or () if name]
-        if names or op.original_names is None or "/" in op.name:
-            by_name[at] = place_of(names[0] if names else op.name)
+    if is_recorded(file):
+        return places_of_calls(ops, readers)
     root = file.graphs[0].name if file.graphs else ""
-    places = (by_name.get(at) or _nearest(at, by_name, producers, readers) for at in range(len(ops)))
     return [
-        place if graph == root else Place((graph, *place.scopes)) for place, graph in zip(places, graphs, strict=True)
+        place if graph == root else Place((graph, *place.scopes))
+        for place, graph in zip(places_of_names(ops, producers, readers), graphs, strict=True)
     ]
 
 
@@ -233,13 +187,17 @@ def lowest(values: Sequence[float | None]) -> float | None:
 
 @dataclass(slots=True)
 class Group:
-    """A group of ops. `parent` is -1 for one at the top. A section is a piece of a group that is too large."""
+    """A group of ops in the same scopes. `parent` is -1 for one at the top.
+
+    A section is a piece of a group that is too large, and has no `scopes`.
+    """
 
     name: str
     parent: int
     is_backward: bool = False
     is_section: bool = False
     ops: int = 0
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +248,14 @@ def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
     return position
 
 
-def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
-    """Return the layout of ops in these scopes. The same ops and edges always have the same layout."""
+def lay_out(places: Sequence[Place], edges: Sequence[Edge], joint: str = "/") -> Layout:
+    """Return the layout of ops in these scopes. The same ops and edges always have the same layout.
+
+    A group of nothing but another group is left out; its name stands before that of the other, with `joint` between.
+    """
     is_in_order = all(producer < reader for producer, reader in edges)
     position = [*range(len(places))] if is_in_order else execution_order(len(places), edges)
-    tree = _Tree(places, position)
+    tree = _Tree(places, position, joint)
     local = _local_edges(tree, edges, len(places))
     count = len(places) + len(tree.groups)
     ranks, orders = [0] * count, [0] * count
@@ -320,8 +281,9 @@ def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
 class _Tree:
     """Groups, the parent of each item, and the children of each group in order of execution."""
 
-    def __init__(self, places: Sequence[Place], position: Sequence[int]) -> None:
+    def __init__(self, places: Sequence[Place], position: Sequence[int], joint: str) -> None:
         count = len(places)
+        self._joint = joint
         self.groups: list[Group] = []
         self.parents: list[int] = []
         self.backward = [place.is_backward for place in places]
@@ -352,7 +314,7 @@ class _Tree:
                 scopes = place.scopes[:depth]
                 if scopes not in by_scopes:
                     by_scopes[scopes] = len(self.groups)
-                    self.groups.append(Group(scopes[-1], by_scopes[scopes[:-1]], place.is_backward))
+                    self.groups.append(Group(scopes[-1], by_scopes[scopes[:-1]], place.is_backward, scopes=scopes))
                     members.append(0)
                     self.backward.append(place.is_backward)
                     parent = self.groups[-1].parent
@@ -375,10 +337,10 @@ class _Tree:
                 continue
             name, above = group.name, group.parent
             while above >= 0 and members[above] < 2:  # its name goes on in that of its member
-                name = f"{self.groups[above].name}/{name}"
+                name = f"{self.groups[above].name}{self._joint}{name}"
                 above = self.groups[above].parent
             number[at] = len(groups)
-            groups.append(Group(name, number[group.parent], group.is_backward))
+            groups.append(Group(name, number[group.parent], group.is_backward, scopes=group.scopes))
         self.groups = groups
         self.backward = [*self.backward[:count], *(group.is_backward for group in groups)]
         self.parents = [number[group] for group in self.parents]

@@ -38,7 +38,8 @@ function blame(result, show) {
       verdict.run ? html` <small>${t('verdict.of_run', { run: verdict.run })}</small>` : nothing}</h2>
     <p class="cause"><strong>${local(first.cause_text)}</strong>${t('colon')}${local(first.sentence)}</p>
     <dl>
-      ${first.pass ? html`<dt>${t('pass')}</dt><dd><bdi>${first.pass}</bdi></dd>` : nothing}
+      ${[['pass', first.pass], ['op.module', first.module], ['op.source', first.source]].map(([key, of]) => (of
+    ? html`<dt>${t(key)}</dt><dd><bdi>${of}</bdi></dd>` : nothing))}
       ${first.why.length ? html`<dt>${t('verdict.why')}</dt><dd>${first.why.map((one) => html`<p>${local(one)}</p>`)}</dd>`
     : nothing}
       ${first.also.length ? html`<dt>${t('verdict.also')}</dt><dd>${first.also.map((name, at) => html`${
