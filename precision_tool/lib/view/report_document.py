@@ -365,7 +365,8 @@ class _Result:
 
     def _counts(self) -> dict[str, Any]:
         analysis = self.material.analysis
-        counts: dict[str, Any] = {"ops": len(self.network.ops) + len(self.others)}
+        in_graph = [op for op in self.network.ops if not self.network.is_recorded or recorded_of(op) is not None]
+        counts: dict[str, Any] = {"ops": len(in_graph) + len(self.others)}
         if analysis is None:
             return counts
         view = analysis.overview

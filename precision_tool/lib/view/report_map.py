@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from precision_tool.lib.view.report_places import (
     Place,
     is_recorded,
     module_classes,
+    order_of_calls,
     places_of_calls,
     places_of_names,
 )
@@ -54,7 +55,8 @@ class Network:
 
     `graphs` has the name of the graph of each op, `numbers` the number that lists and `ni '[17]'` have for it, `places`
     its scopes. Names that several ops have are `repeated`: they do not tell which of these a dump is of. A network of
-    recorded calls `is_recorded`; `classes` are those of its modules by their scopes.
+    recorded calls `is_recorded`; `classes` are those of its modules by their scopes, and `order` are edges that only
+    the layout has.
     """
 
     ops: Sequence[Op]
@@ -66,10 +68,11 @@ class Network:
     repeated: Collection[str] = ()
     is_recorded: bool = False
     classes: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    order: Sequence[Edge] = ()
 
     def layout(self) -> Layout:
         joint = "." if self.is_recorded else "/"
-        return lay_out(self.places, [(wire.producer, wire.reader) for wire in self.wires], joint)
+        return lay_out(self.places, [*((wire.producer, wire.reader) for wire in self.wires), *self.order], joint)
 
 
 def network_of(file: GraphFile) -> Network:
@@ -77,8 +80,11 @@ def network_of(file: GraphFile) -> Network:
     graph_ops = [(graph, op) for graph in file.graphs for op in graph.ops]
     at = {(graph.name, op.name): number for number, (graph, op) in reversed(list(enumerate(graph_ops)))}
     wires = _wires([(graph.name, op) for graph, op in graph_ops], at)
-    # As the compiler numbered them, as far as the edges bear it out.
-    numbers = sorted(range(len(graph_ops)), key=lambda at: _number(graph_ops[at][1], at))
+    recorded = is_recorded(file)
+    # As the compiler numbered them, as far as the edges bear it out. Recorded calls are in the order of time.
+    numbers = [*range(len(graph_ops))]
+    if not recorded:
+        numbers.sort(key=lambda at: _number(graph_ops[at][1], at))
     rank = {old: new for new, old in enumerate(numbers)}
     order = execution_order(len(graph_ops), [(rank[wire.producer], rank[wire.reader]) for wire in wires])
     new = [order[rank[old]] for old in range(len(graph_ops))]
@@ -91,11 +97,30 @@ def network_of(file: GraphFile) -> Network:
     positions = {op.name: position for position, op in enumerate(ops) if names[op.name] == 1}
     repeated = {name for name, count in names.items() if count > 1}
     number_of = {id(op): number for number, group in enumerate(groups_of(file)) for op in group.ops}
-    places, recorded = _places(file, ops, graphs, wires), is_recorded(file)
-    return Network(
-        ops=ops, graphs=graphs, numbers=[number_of[id(op)] for op in ops], wires=wires,
-        places=places, positions=positions, repeated=repeated, is_recorded=recorded,
-        classes=module_classes(ops, places) if recorded else {},
+    network = Network(
+        ops=ops, graphs=graphs, numbers=[number_of[id(op)] for op in ops], wires=wires, places=(),
+        positions=positions, repeated=repeated,
+    )  # fmt: skip
+    return _with_places(network, file.graphs[0].name if file.graphs else "", recorded)
+
+
+def _with_places(network: Network, root: str, recorded: bool) -> Network:
+    """Return a network with the places of its ops; `root` is the name of the graph that is not within another."""
+    ops = network.ops
+    producers: list[list[int]] = [[] for _ in ops]
+    readers: list[list[int]] = [[] for _ in ops]
+    for wire in network.wires:
+        if wire.slot != CONTROL:
+            producers[wire.reader].append(wire.producer)
+            readers[wire.producer].append(wire.reader)
+    if not recorded:
+        by_names = zip(places_of_names(ops, producers, readers), network.graphs, strict=True)
+        places = [place if graph == root else Place((graph, *place.scopes)) for place, graph in by_names]
+        return replace(network, places=places)
+    places = places_of_calls(ops, readers)
+    return replace(
+        network, places=places, is_recorded=True, classes=module_classes(ops, places),
+        order=order_of_calls(ops, places, producers),
     )  # fmt: skip
 
 
@@ -122,23 +147,6 @@ def _wires(ops: Sequence[tuple[str, Op]], at: Mapping[tuple[str, str], int]) -> 
             # What a subgraph begins with follows the op that calls it.
             wires += [Wire(reader, CONTROL, start, CONTROL) for start in starts.get(name, ()) if start != reader]
     return wires
-
-
-def _places(file: GraphFile, ops: Sequence[Op], graphs: Sequence[str], wires: Sequence[Wire]) -> list[Place]:
-    """Return the place of each op: in the modules of a recorded call, else by names."""
-    producers: list[list[int]] = [[] for _ in ops]
-    readers: list[list[int]] = [[] for _ in ops]
-    for wire in wires:
-        if wire.slot != CONTROL:
-            producers[wire.reader].append(wire.producer)
-            readers[wire.producer].append(wire.reader)
-    if is_recorded(file):
-        return places_of_calls(ops, readers)
-    root = file.graphs[0].name if file.graphs else ""
-    return [
-        place if graph == root else Place((graph, *place.scopes))
-        for place, graph in zip(places_of_names(ops, producers, readers), graphs, strict=True)
-    ]
 
 
 # --- the path of an error ---------------------------------------------------------------------------------------------
@@ -457,7 +465,12 @@ def _rank_backward(items: Sequence[int], local: _Local, ranks: list[int], mirror
     """Rank the backward pass upwards, each item level with the one that it is the gradient of, or higher."""
     siblings = set(items)
     mirror_ranks = {item: ranks[mirrored[item]] for item in items if item in mirrored}
-    lowest = max(mirror_ranks.values(), default=0)
+    # What comes before the first of them, the gradients of a loss, has room below it.
+    lead = dict.fromkeys(items, 0)
+    for item in items:
+        before = [lead[other] + 1 for other in local.producers[item] if other in siblings and other not in mirror_ranks]
+        lead[item] = max(before, default=0)
+    lowest = max((rank + lead[item] for item, rank in mirror_ranks.items()), default=0)
     for item in items:
         highest = min((ranks[other] - 1 for other in local.producers[item] if other in siblings), default=None)
         rank = mirror_ranks.get(item, lowest if highest is None else highest)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.data.msprobe_ops import GRAPH_NAME
+from precision_tool.lib.data.msprobe_ops import GRAPH_NAME, UNRECORDED
 from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.msprobe import Direction, RecordedOp
@@ -113,6 +113,35 @@ def places_of_calls(ops: Sequence[Op], readers: Sequence[Sequence[int]]) -> list
             places[at] = Place(scopes)
     nothing: list[Sequence[int]] = [()] * len(ops)
     return [places.get(at) or _nearest(at, places, nothing, readers) for at in range(len(ops))]
+
+
+def order_of_calls(
+    ops: Sequence[Op], places: Sequence[Place], producers: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
+    """Return edges of the layout alone, from a call to the next in time, where nothing says what an input was made of.
+
+    A loss of a tensor in another type, which was not recorded, then stands behind the network, not at its top.
+    """
+    edges: list[tuple[int, int]] = []
+    latest: dict[bool, int] = {}
+    #: The passes that an op has something of.
+    passes: list[frozenset[bool]] = []
+    is_optimized = False
+    for at, op in enumerate(ops):
+        fed = frozenset[bool]().union(*(passes[producer] for producer in producers[at] if producer < at))
+        if recorded_of(op) is None:
+            passes.append(fed)
+            continue
+        side = places[at].is_backward
+        is_lost = any(ops[producer].type == UNRECORDED and not producers[producer] for producer in producers[at])
+        is_optimizer = places[at].scopes == (OPTIMIZER,)
+        is_start = not is_optimized if is_optimizer else is_lost and side not in fed
+        if is_start and side in latest:
+            edges.append((latest[side], at))
+        is_optimized = is_optimized or is_optimizer
+        latest[side] = at
+        passes.append(frozenset([side]))
+    return edges
 
 
 def _is_backward(recorded: RecordedOp | None) -> bool:
