@@ -14,6 +14,7 @@ from precision_tool.lib.model.msprobe import (
     DescribedArgument,
     Direction,
     Literal,
+    Number,
     RecordedTensor,
     SliceArgument,
     parse_call_name,
@@ -21,17 +22,17 @@ from precision_tool.lib.model.msprobe import (
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.ops.torch_apis import builder_of
 
-#: Arguments of a call that are shown, and characters of each.
+#: Arguments, or tensors, of a call that are shown, and characters of each.
 _MOST_ARGUMENTS, _LONGEST = 40, 160
 
 
 def short_name(op: Op, reader: Op | None) -> str:
-    """Return the name of an op for a small box: `gelu.1`, `linear.3.backward`, `up.weight`, `matmul.2.input.0`."""
+    """Return the name of an op for a small box: `gelu.1`, `linear.3.backward`, `up.weight`, `input.0 · matmul.2`."""
     recorded = recorded_of(op)
     if recorded is not None:
         return _short_call(recorded.call.name, recorded.call.call)
     if reader is not None and op.name.startswith(f"{reader.name}."):
-        return f"{_short_call(reader.name, parse_call_name(reader.name))}{op.name[len(reader.name) :]}"
+        return f"{op.name[len(reader.name) + 1 :]} · {_short_call(reader.name, parse_call_name(reader.name))}"
     return ".".join(op.name.rsplit(".", 2)[-2:])
 
 
@@ -69,6 +70,36 @@ def arguments_of(op: Op) -> list[str]:
     return lines
 
 
+def tensor_lines(op: Op) -> list[str]:
+    """Return the inputs of a recorded call by their slots in the entry: `input.0 bfloat16 [4,16]`."""
+    recorded = recorded_of(op)
+    if recorded is None:
+        return []
+    slots = zip(recorded.input_slots[:_MOST_ARGUMENTS], recorded.inputs, strict=False)
+    lines = [f"{_cut([slot])} {_type(tensor)} {shape_text(tensor.shape)}" for slot, tensor in slots]
+    return [*lines, "…"] if len(recorded.inputs) > _MOST_ARGUMENTS else lines
+
+
+def figures_of_call(op: Op) -> list[list[str | Number | None]]:
+    """Return the recorded tensors of a call, outputs first: slot, type, shape, smallest, largest, mean, norm."""
+    recorded = recorded_of(op)
+    if recorded is None:
+        return []
+    tensors = [
+        *((f"output:{number}", tensor) for number, tensor in enumerate(recorded.outputs)),
+        *zip(recorded.input_slots, recorded.inputs, strict=True),
+    ]
+    return [
+        [_cut([slot]), _type(tensor), shape_text(tensor.shape)]
+        + [tensor.minimum, tensor.maximum, tensor.mean, tensor.norm]
+        for slot, tensor in tensors[:_MOST_ARGUMENTS]
+    ]
+
+
+def _type(tensor: RecordedTensor) -> str:
+    return _cut([tensor.dtype.removeprefix("torch.")])
+
+
 @cache
 def _parameter_names(api: str) -> tuple[str, ...]:
     """The names of the positional arguments of a function; none where there is no formula of it."""
@@ -103,7 +134,7 @@ def _cut(pieces: Iterable[str]) -> str:
 def _pieces(argument: Argument) -> Iterator[str]:
     """An argument as it is written in Python, a piece at a time; tensors by type and shape."""
     if isinstance(argument, RecordedTensor):
-        yield f"{argument.dtype.removeprefix('torch.')}{shape_text(argument.shape)}"
+        yield f"{_type(argument)}{shape_text(argument.shape)}"
     elif isinstance(argument, Literal):
         yield from _literal(argument)
     elif isinstance(argument, SliceArgument):

@@ -41,7 +41,7 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import Texts, both, decimals, numbers, signs, sound
 from precision_tool.lib.view.profile_screen import profile_document
-from precision_tool.lib.view.report_calls import arguments_of, short_name
+from precision_tool.lib.view.report_calls import arguments_of, figures_of_call, short_name, tensor_lines
 from precision_tool.lib.view.report_map import error_path, lowest, network_of
 from precision_tool.lib.view.verdict_messages import (
     affects,
@@ -199,6 +199,7 @@ class _Result:
             "details": self._details(),
             "attributes": self._attributes(),
             "overflowed": self._overflowed(),
+            "recorded": self._recorded_figures(),
         }  # fmt: skip
         return {**document, "texts": self.texts.to_json()}
 
@@ -245,9 +246,25 @@ class _Result:
             "arguments": [texts.all_of(arguments_of(op)) for op in ops],
             "placeholder": [int(recorded_of(op) is None) for op in ops],
             "recompute": [int(bool(op.attrs.get("is_recompute"))) for op in ops],
+            "inputs": [texts.all_of(tensor_lines(op)) for op in ops],
+            "outputs": [[self._desc(desc.dtype, "", desc.shape) for desc in op.output_descs] for op in ops],
             # The only graph needs no name, and calls are not made of others.
             "graph": [0] * len(ops), "originals": [None] * len(ops),
         }  # fmt: skip
+
+    def _recorded_figures(self) -> dict[str, list[list[Any]]]:
+        """Return the figures that were recorded of the tensors of calls by position, where nothing was compared.
+
+        Of a large network only of ops that are looked at closely.
+        """
+        if not self.network.is_recorded or self.material.analysis is not None:
+            return {}
+        is_small = len(self.network.ops) <= _MOST_WITH_ATTRIBUTES
+        return {
+            str(at): sound(figures_of_call(op))
+            for at, op in enumerate(self.network.ops)
+            if is_small or op.name in self.material.details
+        }
 
     def _names_in_result(self) -> dict[str, list[Any]]:
         texts, others = self.texts, [self.agreements[key] for key in self.others]

@@ -76,7 +76,8 @@ function drop(name) {
 function search(word) {
   state.search = word;
   state.found = state.result.search(word);
-  state.at = -1;
+  // The op of this very name is shown first.
+  state.at = Math.max(-1, state.found.indexOf(state.result.byName.get(word.trim())) - 1);
   filterTables();
   parts.map?.setFound(word.trim() ? state.found : []);
   refresh();

@@ -121,6 +121,18 @@ function judged(result, op) {
     ratio('op.beyond', ops.beyond[op])}</dl></section>`;
 }
 
+/** What was recorded of an op's tensors, where nothing was compared. */
+function recorded(list) {
+  const column = (key) => html`<th>${t(key)}</th>`;
+  return html`<div class="wide"><table class="small"><caption>${t('op.recorded')}</caption><thead><tr><td></td>${
+    ['op.dtype', 'figure.min', 'figure.max', 'figure.mean', 'op.norm'].map(column)}</tr></thead><tbody>${
+    list.map(([slot, type, shape, ...figures]) => html`<tr><th scope="row"><bdi>${slot}</bdi></th><td><bdi>${type} ${shape}</bdi></td>${
+      figures.map((value) => html`<td>${figure(num(value), 5)}</td>`)}</tr>`)}</tbody></table></div>`;
+}
+
+/** A name that breaks into lines behind its points. */
+const breakable = (name) => (name.length > 400 ? name : name.split(/(?<=[./])/).map((part) => html`${part}<wbr>`));
+
 const MOST_LINKS = 24;
 
 function links(result, list, key, show) {
@@ -154,14 +166,14 @@ export function opView(result, op, { show, close, locate }) {
   const command = `ni ${quoted(name)}`;
   const repro = `repro ${quoted(name)}`;
   return html`<div class="op" role="region" aria-label=${t('op.title')}>
-    <header><h3><bdi>${name}</bdi></h3><div class="op-tools">${op < result.inGraph ? html`<button @click=${
+    <header><h3><bdi>${breakable(name)}</bdi></h3><div class="op-tools">${op < result.inGraph ? html`<button @click=${
       () => locate(op)}>${t('op.locate')}</button>` : nothing}<button class="close" aria-label=${t('close')} @click=${close}>✕</button></div></header>
     <p class="badges"><span class="badge">${typeOf(ops, op)}</span>${
       ops.recompute[op] ? html`<span class="badge">${t('op.recompute')}</span>` : nothing}${op === result.culprit ? html`<span class="badge is-bad">★ ${
       t('verdict.culprit')}</span>` : nothing}${ops.agree[op] === false ? html`<span class="badge is-bad">✖ ${t('op.below')}</span>`
     : ops.agree[op] === true ? html`<span class="badge is-good">✓ ${t('op.agrees')}</span>` : ops.placeholder[op] ? nothing
       : html`<span class="badge">${ops.status[op] === 'no_npu_dump' ? t('op.not_dumped') : t('op.not_compared')}</span>`}</p>
-    ${ops.placeholder[op] ? html`<p class="note">${t(`placeholder.about.${ops.type[op]}`)}</p>` : nothing}
+    ${ops.placeholder[op] ? html`<p class="soft">${t(`placeholder.about.${ops.type[op]}`)}</p>` : nothing}
     ${judged(result, op)}
     <dl class="facts">${fact('op.module', ops.module[op])}${fact('op.source', ops.source[op])}${
       fact('op.arguments', ops.arguments[op])}${fact('op.id', ops.id[op])}${fact('pass', ops.pass[op])}${fact('op.originals', ops.originals[op])}${
@@ -169,7 +181,8 @@ export function opView(result, op, { show, close, locate }) {
       fact('op.stream', ops.stream[op])}${fact('op.graph', ops.graph[op])}${
       ops.headroom[op] === null ? nothing : fact('op.headroom', bits(ops.headroom[op]))}</dl>
     ${ops.placeholder[op] ? nothing : html`<section><h4>${t('op.tensors')}</h4>${slots.length ? slots.map((slot) => tensor(result, rows.get(slot) ?? -1,
-      details.find((one) => one.slot === slot), op)) : html`<p class="soft">${t('op.no_tensors')}</p>`}</section>`}
+      details.find((one) => one.slot === slot), op)) : result.recorded[op]?.length ? recorded(result.recorded[op])
+      : html`<p class="soft">${t(result.compared ? 'op.no_tensors' : 'op.no_values')}</p>`}</section>`}
     ${links(result, result.fed[op], 'op.fed_by', show)}
     ${links(result, result.feeds[op], 'op.feeds', show)}
     ${attributes(result, op)}
