@@ -81,7 +81,7 @@ def tensor_lines(op: Op) -> list[str]:
 
 
 def figures_of_call(op: Op) -> list[list[str | Number | None]]:
-    """Return the recorded tensors of a call, outputs first: slot, type, shape, smallest, largest, mean, norm."""
+    """Return the recorded tensors of a call, outputs first: slot, smallest, largest, mean, norm."""
     recorded = recorded_of(op)
     if recorded is None:
         return []
@@ -89,11 +89,11 @@ def figures_of_call(op: Op) -> list[list[str | Number | None]]:
         *((f"output:{number}", tensor) for number, tensor in enumerate(recorded.outputs)),
         *zip(recorded.input_slots, recorded.inputs, strict=True),
     ]
-    return [
-        [_cut([slot]), _type(tensor), shape_text(tensor.shape)]
-        + [tensor.minimum, tensor.maximum, tensor.mean, tensor.norm]
-        for slot, tensor in tensors[:_MOST_ARGUMENTS]
-    ]
+    lines: list[list[str | Number | None]] = []
+    for slot, tensor in tensors[:_MOST_ARGUMENTS]:
+        figures = (tensor.minimum, tensor.maximum, tensor.mean, tensor.norm)
+        lines.append([_cut([slot]), *figures])
+    return lines
 
 
 def _type(tensor: RecordedTensor) -> str:

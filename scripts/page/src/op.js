@@ -121,17 +121,17 @@ function judged(result, op) {
     ratio('op.beyond', ops.beyond[op])}</dl></section>`;
 }
 
+/** A name that breaks into lines behind its points. */
+const breakable = (name) => (name.length > 400 ? name : name.split(/(?<=[./])/).map((part) => html`${part}<wbr>`));
+
 /** What was recorded of an op's tensors, where nothing was compared. */
 function recorded(list) {
   const column = (key) => html`<th>${t(key)}</th>`;
-  return html`<div class="wide"><table class="small"><caption>${t('op.recorded')}</caption><thead><tr><td></td>${
-    ['op.dtype', 'figure.min', 'figure.max', 'figure.mean', 'op.norm'].map(column)}</tr></thead><tbody>${
-    list.map(([slot, type, shape, ...figures]) => html`<tr><th scope="row"><bdi>${slot}</bdi></th><td><bdi>${type} ${shape}</bdi></td>${
-      figures.map((value) => html`<td>${figure(num(value), 5)}</td>`)}</tr>`)}</tbody></table></div>`;
+  return html`<table class="small figures"><caption>${t('op.recorded')}</caption><thead><tr>${
+    ['figure.min', 'figure.max', 'figure.mean', 'op.norm'].map(column)}</tr></thead><tbody>${
+    list.map(([slot, ...figures]) => html`<tr><th scope="rowgroup" colspan="4"><bdi>${slot}</bdi></th></tr><tr>${
+      figures.map((value) => html`<td>${figure(num(value), 4)}</td>`)}</tr>`)}</tbody></table>`;
 }
-
-/** A name that breaks into lines behind its points. */
-const breakable = (name) => (name.length > 400 ? name : name.split(/(?<=[./])/).map((part) => html`${part}<wbr>`));
 
 const MOST_LINKS = 24;
 
