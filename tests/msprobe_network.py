@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import erf
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,8 @@ def write_network(folder: Path, *, faulty: bool = False, modules: bool = True) -
         entry = forward(
             step.saved(call, "input.0", y), output=[step.saved(call, "output.0", z)], approximate=literal("none")
         )
-        of_call[f"Functional.linear.{block}"] = lambda g, w=weight: g @ w
-        of_call[f"Functional.gelu.{block}"] = lambda g, y=y: g * gelu_slope(y)
+        of_call[f"Functional.linear.{block}"] = partial(np.dot, b=weight)
+        of_call[f"Functional.gelu.{block}"] = partial(np.multiply, gelu_slope(y))
         step.add(call, entry, inside, 21)
         step.add(inside, forward(step.saved(inside, "input.0", x), output=entry["output"]), None)
         x = z

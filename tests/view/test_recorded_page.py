@@ -35,7 +35,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compared(folder)
 
 
-def texts_of(result: Mapping[str, Any], column: str) -> dict[str, Any]:
+def texts_of(result: dict[str, Any], column: str) -> dict[str, Any]:
     """A column of texts by the names of ops."""
     texts, values = result["texts"], result["ops"][column]
 
@@ -45,7 +45,7 @@ def texts_of(result: Mapping[str, Any], column: str) -> dict[str, Any]:
     return dict(zip(names_of(result), map(shown, values), strict=True))
 
 
-def groups_of(result: Mapping[str, Any]) -> dict[str, list[str]]:
+def groups_of(result: dict[str, Any]) -> dict[str, list[str]]:
     """The names of the groups above each op, the outermost first, by the op's name."""
     map_, names = result["map"], [result["texts"][at] for at in result["map"]["groups"]["name"]]
     count = len(map_["parent"]) - len(names)
@@ -314,7 +314,9 @@ HOSTILE = (
 
 
 def test_names_of_modules_do_nothing(browse: Browse, tmp_path: Path) -> None:
-    entries, parents, stacks = {}, {}, {}
+    entries: dict[str, Any] = {}
+    parents: dict[str, str | None] = {}
+    stacks: dict[str, Any] = {}
     for number, text in enumerate(HOSTILE):
         for n in (0, 1):
             name = f"Torch.{text}.{2 * number + n}.forward"
