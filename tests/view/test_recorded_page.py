@@ -338,3 +338,11 @@ def test_names_of_modules_do_nothing(browse: Browse, tmp_path: Path) -> None:
     assert page.page.locator("#page img, #page script").count() == 0
     assert page.ask("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.ask("document.querySelector('#panel').scrollWidth <= document.querySelector('#panel').clientWidth + 1")
+
+
+def test_what_is_no_call_is_not_called_undumped(browse: Browse, report: Path) -> None:
+    page = browse(report)
+    text = page.text("#tab-verdict .gaps")
+    assert ENGLISH["page.status.recorded.no_npu_dump"] in text
+    assert ENGLISH["page.status.recorded.no_original_op"] in text
+    assert ENGLISH["page.status.no_npu_dump"] not in text

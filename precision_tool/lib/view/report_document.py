@@ -181,6 +181,7 @@ class _Result:
             "threshold": material.threshold,
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
+            "is_recorded": self.network.is_recorded,
             "compared": analysis is not None,
             "part": both(analysis.part or "") if analysis is not None else "",
             "notes": sound([*material.notes, *self._repeated_note()]),

@@ -1,6 +1,6 @@
 // The columns of the two tables.
 import { GridTable } from './table.js';
-import { bits, cosine, count, figure, local, percent, shownAs, t, textOr, typeOf } from './words.js';
+import { bits, cosine, count, figure, local, percent, shownAs, statusOf, t, textOr, typeOf } from './words.js';
 
 const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
 
@@ -24,8 +24,7 @@ function opColumns(result) {
     number('headroom', (op) => ops.headroom[op], (value) => (value === null ? '–' : bits(value))),
     { key: 'dtype', value: (op) => ops.dtype[op] },
     { key: 'pass', value: (op) => (ops.pass[op] ?? []).join(' '), wide: 220 },
-    { key: 'status', value: (op) => ops.status[op], show: (one) => textOr(`status.${one}`, one || '–'),
-      wide: 200 },
+    { key: 'status', value: (op) => ops.status[op], show: (one) => (one ? statusOf(result, one) : '–'), wide: 200 },
     { key: 'originals', value: (op) => (ops.originals[op] ?? []).join(' '), wide: 300 },
   ];
 }
