@@ -340,7 +340,8 @@ def plan_step(step: Step | StepText) -> StepText:
         return step
     why = Message(f"step.{step.do}", number=step.number)
     if step.code:
-        return StepText(why=why, line=_lines(step), file=Message(_FILES.get(step.do, "step.file.call")))
+        place = f"step.file.{step.where}" if step.where else _FILES.get(step.do, "step.file.call")
+        return StepText(why=why, line=_lines(step), file=Message(place, place=step.place))
     return StepText(why=why, line=shlex.join(step.command))
 
 
