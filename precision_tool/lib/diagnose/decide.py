@@ -324,7 +324,8 @@ def decide_run(
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
     again = _CopyTrials(recomputer)
-    memory = overwritten(values, again.is_right)
+    # That recorded calls are connected is known from equal tensors alone: one that differs is another tensor.
+    memory = () if subject.file.framework else overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
     together = tuple(gaps(recomputer, judged))
     right = {id(item.result.op): item.result for item in together if item.result.state is State.RIGHT}

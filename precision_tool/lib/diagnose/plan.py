@@ -391,7 +391,8 @@ def _computed_in_float32(suspect: Suspect, framework: str) -> list[Step]:
     back = f".to({next(iter(names.values()))}.dtype)" if names and len(call.outputs) == 1 else ""
     whole = f"({expression})" if back and not expression.endswith(")") else expression
     code = f'with torch.autocast("npu", enabled=False):\n    y = {whole}{back}'
-    place = suspect.source
+    line, _, function = suspect.source.partition(" in ")
+    place = f"{line} ({function})" if function else line
     return [Step(do=Action.COMPUTE_IN_FLOAT32, code=code, where="line" if place else "script", place=place)]
 
 
