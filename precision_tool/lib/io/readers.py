@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from precision_tool.lib.extensions import Registry
-from precision_tool.lib.io import data_types
+from precision_tool.lib.io import data_types, torch_file
 from precision_tool.lib.io.files import may_change_unseen, open_file, signature_of, store_of
 from precision_tool.lib.io.ge_dump import read_dump_file
 from precision_tool.lib.io.local import LOCAL
@@ -280,6 +280,7 @@ READERS = Registry(
     "readers",
     {
         "npy": Reader(lambda head: head.startswith(MAGIC), _of_tensor(read_npy_file)),
+        "torch": Reader(lambda head: head.startswith(torch_file.MAGIC), _of_tensor(torch_file.read_torch_file)),
         "statistics": Reader(looks_like_statistics, lambda file: read_statistics(file.path)),
         "tfdbg": Reader(looks_like_event, _of_tensor(lambda file: read_tensor_event(file.path))),
     },
@@ -296,7 +297,7 @@ def open_op_dump(path: str) -> OpDump:
     Parameters
     ----------
     path : str
-        A dump of GE, a statistics CSV, a `.npy` file, a tensor of tfdbg, or a file of a third party's format.
+        A dump of GE, a statistics CSV, a `.npy` or `.pt` file of a tensor, a tensor of tfdbg, or a file of a third party's format.
 
     Returns
     -------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,10 +19,12 @@ from precision_tool.lib.compare.columns import IN_NI
 from precision_tool.lib.data.graph_catalog import RunGraph, implementation
 from precision_tool.lib.data.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.diagnose.agreement import agrees
+from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+from precision_tool.lib.model.msprobe import RecordedOp, RecordedTensor
 from precision_tool.lib.model.op_verdict import Element, OpVerdict, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
@@ -239,10 +242,17 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
         yield label("kernel"), plain(op.kernel_name)
     if op.kernel_lib:
         yield label("kernel_lib"), plain(op.kernel_lib)
-    yield label("kernel_is"), _kernel_source(op)
+    if op.is_recorded:
+        if op.module:
+            yield label("module"), plain(op.module)
+        if op.source:
+            yield label("source_line"), plain(op.source)
+    else:
+        yield label("kernel_is"), _kernel_source(op)
     if op.pass_names:
         yield label("pass_name"), plain(", ".join(map(marked_pass, op.pass_names)))
-    yield label("origin_op"), _originals(op)
+    if not op.is_recorded:
+        yield label("origin_op"), _originals(op)
     caller = links.caller
     if caller is not None and caller.op is not None:
         name, kind, graph = map(safe, (caller.name, caller.op.type, caller.graph))
@@ -391,10 +401,24 @@ def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
         value = op.attrs[name]
     except FormatError as error:
         return text("screen.view.op.attribute_unreadable", reason=error.message)
-    content = value if isinstance(value, str) else str(_without_bytes(value))
+    content = value if isinstance(value, str) else _call_text(value) or str(_without_bytes(value))
     if len(content) <= longest:
         return content
     return text("screen.view.op.attribute_cut", text=content[:longest], length=len(content))
+
+
+def _call_text(value: Any) -> str:
+    """What was recorded of a call as the code that made it; "" for other values, and for what no code is known of."""
+    if not isinstance(value, RecordedOp):
+        return ""
+    forward = value.forward or value.call
+
+    def tensor(slot: str, recorded: RecordedTensor) -> str:
+        return slot.replace(".", "_")
+
+    with suppress(NoCodeError):
+        return call_code(forward, "", tensor)
+    return forward.name
 
 
 def _without_bytes(value: Any) -> Any:
@@ -577,6 +601,8 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "pass": list(op.pass_names),
         "original_ops": None if op.original_names is None else list(op.original_names),
         "asked": report.requested or None,
+        "module": op.module,
+        "source_line": op.source,
         "graph": report.graph.name,
         "graph_file": run.file.path,
         "reason": run.reason or "",
