@@ -14,11 +14,12 @@ from precision_tool.lib.diagnose import replica_votes as digests
 from precision_tool.lib.diagnose.replica_votes import BlockMeans, Epochs, Role, Vote, count_votes, digest_of, role_of
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
-from precision_tool.lib.diagnose.study_leaves import StudyLeaf, spans
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import spans
 
 
 def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, group: str = "") -> Vote:

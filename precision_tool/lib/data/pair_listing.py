@@ -9,7 +9,15 @@ from math import isnan
 
 from precision_tool.lib.data import graph_catalog as lookup
 from precision_tool.lib.data.dump_names import base_name, flatten, op_number, pattern
-from precision_tool.lib.data.graph_catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, module_path, where_of
+from precision_tool.lib.data.graph_catalog import (
+    FoundOp,
+    RunFolder,
+    RunGraph,
+    closest_hint,
+    every_op,
+    module_path,
+    where_of,
+)
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.io.files import stat_of
 from precision_tool.lib.io.stores import Kind

@@ -142,4 +142,3 @@ class _Writer:
         if isinstance(value, tuple):
             return f"[{', '.join(map(self._literal, value))}]"
         raise NoCodeError
-
