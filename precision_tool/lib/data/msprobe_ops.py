@@ -136,7 +136,7 @@ def _is_container(name: str, call: CallName, containers: Set[str]) -> bool:
 
 
 def _tree_beside(path: str) -> ModuleTree:
-    """Return the modules of a `dump.json`; none where they are not recorded, or cannot be read, which its graph tells."""
+    """Return the modules of a `dump.json`; none where they are not recorded, or not to be read."""
     tree = posixpath.join(posixpath.dirname(path), CONSTRUCT_FILE)
     with suppress(PrecisionToolError):
         if exists(tree):

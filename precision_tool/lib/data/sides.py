@@ -9,7 +9,16 @@ from pathlib import Path
 from precision_tool.lib.data.dump_names import placed
 from precision_tool.lib.data.dump_tree import Stamps, newest_golden
 from precision_tool.lib.data.dumped_ops import GoldenFiles
-from precision_tool.lib.data.kinds import NPY, PYTORCH, DataKind, benchmark_kind, device_kind, has_tensors, kind_at
+from precision_tool.lib.data.kinds import (
+    MSPROBE,
+    NPY,
+    PYTORCH,
+    DataKind,
+    benchmark_kind,
+    device_kind,
+    has_tensors,
+    kind_at,
+)
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, real_path, stat_of
@@ -164,6 +173,8 @@ def default_golden(space: Workspace, npu: str) -> str:
         if _has_entries(space.tf_dump_dir):
             return str(space.tf_dump_dir)  # reading it raises what is wrong with it
         _check_no_file(space.tf_dump_dir)
+        if MSPROBE.lies_at(npu):
+            raise NoBenchmarkError("data.no_msprobe_benchmark", npu=npu, folder=space.root / "gpu")
         raise NoBenchmarkError("data.no_benchmark", npu=npu, folder=space.tf_dump_dir, other=other)
     return str(benchmark or other)
 

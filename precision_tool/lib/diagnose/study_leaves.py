@@ -27,6 +27,7 @@ from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.wording import spans
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)

@@ -495,7 +495,8 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "culprit": suspect.culprit, "type": suspect.op_type, "number": suspect.index, "order": suspect.number,
         "cause": str(suspect.cause), "pass": suspect.pass_name or None, "proof": str(suspect.proof),
         "confidence": round(suspect.confidence, 3), "also": list(suspect.also), "followers": suspect.followers,
-        "below": suspect.below, "module": suspect.module, "source": suspect.source, "evidence": _facts_to_json(suspect.facts),
+        "below": suspect.below, "module": suspect.module, "source": suspect.source,
+        "evidence": _facts_to_json(suspect.facts),
     }  # fmt: skip
 
 

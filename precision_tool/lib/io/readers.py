@@ -297,7 +297,8 @@ def open_op_dump(path: str) -> OpDump:
     Parameters
     ----------
     path : str
-        A dump of GE, a statistics CSV, a `.npy` or `.pt` file of a tensor, a tensor of tfdbg, or a file of a third party's format.
+        A dump of GE, a statistics CSV, a `.npy` or `.pt` file of a tensor, a tensor of tfdbg, or a file of a third
+        party's format.
 
     Returns
     -------
