@@ -203,7 +203,8 @@ def _recorded_line(side: RecordedOverview) -> Text:
         return shown(side.problem, "yellow")
     message = Message(
         "screen.view.banner.recorded", framework=side.framework, level=side.level, task=side.task,
-        steps=spans(side.steps) or None, ranks=spans(side.ranks) or None, processes=side.processes if side.processes > 1 else None,
+        steps=spans(side.steps) or None, ranks=spans(side.ranks) or None,
+        processes=side.processes if side.processes > 1 else None,
         entries=side.entries, tensors=side.tensors or None,
     )  # fmt: skip
     return shown(message, fields={"framework": "bold"})
