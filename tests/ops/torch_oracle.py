@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,44 @@ def torch_python() -> str:
     pytest.skip(reason)
 
 
+def packed_call(api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
+    """The message of a call, and its arrays."""
+    arrays: list[Array] = []
+
+    def packed(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return {"array": len(arrays) - 1}
+        if isinstance(value, slice):
+            return {"slice": [packed(part) for part in (value.start, value.stop, value.step)]}
+        if value is Ellipsis:
+            return {"ellipsis": True}
+        if isinstance(value, tuple):
+            return {"tuple": [packed(part) for part in value]}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [packed(part) for part in value]
+        if isinstance(value, Mapping):
+            raise TypeError(value)
+        return value
+
+    document = {"api": api, "args": packed(list(args)), "kwargs": {name: packed(kwargs[name]) for name in kwargs}}
+    return document, arrays
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A call with its gradients; None for a tensor that has none."""
+
+    outputs: list[Array | None]
+    #: The gradients of the outputs.
+    given: list[Array | None]
+    #: Those of the tensors of the arguments.
+    gradients: list[Array | None]
+    #: What the last node of autograd's graph got and gave, as msprobe records it.
+    got: list[Array | None]
+    gave: list[Array | None]
+
+
 class Torch(Oracle):
     """A process with PyTorch that calls one function at a time."""
 
@@ -46,27 +85,24 @@ class Torch(Oracle):
 
         Arrays become tensors of their type; "torch.float16" and the like become the type.
         """
-        arrays: list[Array] = []
-
-        def packed(value: Any) -> Any:
-            if isinstance(value, np.ndarray):
-                arrays.append(value)
-                return {"array": len(arrays) - 1}
-            if isinstance(value, slice):
-                return {"slice": [packed(part) for part in (value.start, value.stop, value.step)]}
-            if value is Ellipsis:
-                return {"ellipsis": True}
-            if isinstance(value, tuple):
-                return {"tuple": [packed(part) for part in value]}
-            if isinstance(value, Sequence) and not isinstance(value, str):
-                return [packed(part) for part in value]
-            if isinstance(value, Mapping):
-                raise TypeError(value)
-            return value
-
-        document = {"api": api, "args": packed(list(args)), "kwargs": {name: packed(kwargs[name]) for name in kwargs}}
+        document, arrays = packed_call(api, args, kwargs)
         self._send(document, arrays)
         answer, outputs = self._receive()
         if answer["error"]:
             raise OracleError(f"{api}: {answer['error']}")
         return outputs
+
+    def differentiated(
+        self, api: str, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: str = "float64", seed: int = 1
+    ) -> Differentiated:
+        """The same call in a type, with drawn gradients of its outputs and those that autograd makes of them."""
+        document, arrays = packed_call(api, args, kwargs)
+        self._send({**document, "dtype": dtype, "seed": seed}, arrays)
+        answer, outputs = self._receive()
+        if answer["error"]:
+            raise OracleError(f"{api}: {answer['error']}")
+        rest = iter(outputs)
+        parts = {
+            name: [next(rest) if is_there else None for is_there in flags] for name, flags in answer["there"].items()
+        }
+        return Differentiated(**parts)

@@ -71,6 +71,47 @@ def answer(document: dict[str, Any], arrays: list[Any]) -> list[Any]:
     return tensors_of(function_of(document["api"])(*args, **kwargs))
 
 
+def walked(value: Any, made: Any) -> Any:
+    """An argument with each of its tensors exchanged, in the order in which msprobe records them."""
+    if isinstance(value, torch.Tensor):
+        return made(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(walked(part, made) for part in value)
+    return value
+
+
+def gradients(document: dict[str, Any], arrays: list[Any]) -> tuple[list[Any], dict[str, list[bool]]]:
+    """What the call returns, gradients for it, those for its tensors, and what the last node got and gave."""
+    dtype = getattr(torch, document["dtype"])
+    leaves: list[Any] = []
+
+    def leaf(tensor: Any) -> Any:
+        is_real = tensor.dtype.is_floating_point
+        leaves.append(tensor.to(dtype).requires_grad_() if is_real else tensor)
+        return leaves[-1].clone() if is_real else tensor  # which a function in place may change
+
+    args = walked(unpacked(document["args"], arrays), leaf)
+    kwargs = {name: walked(unpacked(value, arrays), leaf) for name, value in document["kwargs"].items()}
+    result = function_of(document["api"])(*args, **kwargs)
+    results = [result] if isinstance(result, torch.Tensor) else [each for each in result if each is not None]
+    reached = [each for each in results if each.requires_grad]
+    generator = torch.Generator().manual_seed(document["seed"])
+    given = [torch.randn(each.shape, generator=generator).to(each.dtype) for each in reached]
+    node: dict[str, Any] = {"got": [], "gave": []}
+    if reached and reached[0] is results[0]:
+        reached[0].grad_fn.register_hook(lambda gave, got: node.update(got=list(got), gave=list(gave)))
+    if reached:
+        torch.autograd.backward(reached, given)
+    parts: dict[str, list[Any]] = {
+        "outputs": results,
+        "given": [next((g for each, g in zip(reached, given) if each is own), None) for own in results],
+        "gradients": [tensor.grad for tensor in leaves],
+        **node,
+    }
+    there = {name: [each is not None for each in tensors] for name, tensors in parts.items()}
+    return tensors_of([each for tensors in parts.values() for each in tensors if each is not None]), there
+
+
 def main() -> None:
     """Answer until the input ends."""
     while True:
@@ -78,10 +119,15 @@ def main() -> None:
         if message is None:
             return
         try:
-            outputs, error = answer(*message), ""
+            there: dict[str, list[bool]] = {}
+            if "seed" in message[0]:
+                outputs, there = gradients(*message)
+            else:
+                outputs = answer(*message)
+            error = ""
         except Exception as caught:  # every refusal is an answer
-            outputs, error = [], f"{type(caught).__name__}: {caught}"
-        write_message(sys.stdout.buffer, {"error": error}, outputs)
+            outputs, there, error = [], {}, f"{type(caught).__name__}: {caught}"
+        write_message(sys.stdout.buffer, {"error": error, "there": there}, outputs)
 
 
 if __name__ == "__main__":

@@ -144,6 +144,13 @@ def _tree_beside(path: str) -> ModuleTree:
     return ModuleTree(parents={})
 
 
+def _backward_of(name: str, call: CallName) -> str:
+    """The entry of the backward of a forward."""
+    if call.is_module:
+        return name.replace(f"{_FORWARD}.{call.count}", f"{_BACKWARD}.{call.count}")
+    return name.removesuffix(_FORWARD) + _BACKWARD
+
+
 def read_entry(file: DumpFile) -> OpDump:
     """Return the tensors of an op; one whose file is missing or damaged is named in `bad_slots`.
 
@@ -318,6 +325,10 @@ class _Builder:
         self._by_name = {call.name: call for call in calls}
         self._containers = {parent for parent in tree.parents.values() if parent is not None}
         self._first_api = next((call.name for call in calls if call.call and not call.call.is_module), "")
+        self._inside: dict[str, list[str]] = {}
+        for child, parent in tree.parents.items():
+            if parent is not None:
+                self._inside.setdefault(parent, []).append(child)
         #: Parameters, and what the network as a whole is given, by what tells tensors apart.
         self._parameters: dict[object, str] = {}
         self._data: set[object] = set()
@@ -347,11 +358,8 @@ class _Builder:
         return self._ops
 
     def _add(self, number: int, call: RecordedCall, name: CallName) -> None:
-        forward = None
-        if name.direction is Direction.BACKWARD:
-            forward = self._by_name.get(_forward_of(call.name, name))
-        recorded = RecordedOp(call=call, forward=forward)
-        inputs = recorded.inputs
+        recorded = self._recorded(call, name)
+        forward, inputs = recorded.forward, recorded.inputs
         edges = [self._edge(call, slot, tensor) for slot, tensor in zip(recorded.input_slots, inputs, strict=True)]
         attrs: dict[str, Any] = {RECORDED: recorded}
         origin = call.name if forward is None else forward.name
@@ -387,6 +395,29 @@ class _Builder:
             self._readers.setdefault(edge.producer, []).append(call.name)
             for behind in self._views.get(edge.producer, ()):
                 self._readers.setdefault(behind, []).append(call.name)
+
+    def _recorded(self, call: RecordedCall, name: CallName) -> RecordedOp:
+        """The op of a call, with the calls that it belongs to."""
+        if name.direction is Direction.BACKWARD:
+            return RecordedOp(call=call, forward=self._by_name.get(_forward_of(call.name, name)))
+        if name.direction is Direction.FORWARD:
+            return RecordedOp(call=call)
+        module = call.name.replace(f".{Direction.PARAMETERS_GRAD}.", f"{_FORWARD}.")
+        inside = [other for other in self._inside.get(module, ()) if _has_parameters(self._by_name.get(other))]
+        if inside or module in self._has_calls_inside:
+            forward = self._by_name.get(inside[0]) if len(inside) == 1 else None
+        else:
+            forward = self._by_name.get(module)
+        if forward is None or forward.call is None or self._is_called_again(name):
+            return RecordedOp(call=call)
+        return RecordedOp(
+            call=call, forward=forward, backward=self._by_name.get(_backward_of(forward.name, forward.call))
+        )
+
+    def _is_called_again(self, name: CallName) -> bool:
+        """Whether a module ran more than once, so that the gradients of its parameters are sums."""
+        again = f"{name.prefix}.{name.name}.{name.class_name}{_FORWARD}."
+        return any(f"{again}{count}" in self._by_name for count in range(2) if count != name.count)
 
     def _edge(self, call: RecordedCall, slot: str, tensor: RecordedTensor) -> Edge:
         """What put an input out: a call before, or an op that stands for what came from elsewhere."""
@@ -437,8 +468,9 @@ class _Builder:
         if call.call.direction is Direction.BACKWARD:
             if not slot.startswith("input"):
                 return ()
-            readers = self._readers.get(_forward_of(call.name, call.call), ())
-            backwards = (f"{reader.removesuffix(_FORWARD)}{_BACKWARD}" for reader in dict.fromkeys(readers))
+            readers = dict.fromkeys(self._readers.get(_forward_of(call.name, call.call), ()))
+            calls = (self._by_name[reader] for reader in readers)
+            backwards = (_backward_of(reader.name, reader.call) for reader in calls if reader.call is not None)
             return tuple(Edge(producer=name, index=0) for name in backwards if name in self._added)
         latest = self._latest[-_MAX_LOOKED_BACK:]
         views = (edge for edge, made in reversed(latest) if _may_be_view(tensor, made))
@@ -454,6 +486,11 @@ class _Builder:
             parent = self._tree.parents.get(name)
         module = None if parent is None else parse_call_name(parent)
         return f"{module.name} ({module.class_name})".lstrip() if module is not None else ""
+
+
+def _has_parameters(call: RecordedCall | None) -> bool:
+    """Whether a function takes parameters of the module that it runs in."""
+    return call is not None and call.call is not None and call.call.name in _WITH_PARAMETERS
 
 
 def identity_of(tensor: RecordedTensor) -> object:

@@ -384,8 +384,8 @@ class CandidateFormulas:
         self.fitting: dict[object, tuple[object, ...]] = {}
         #: Formulas of ops that are not fused by the id of the op: they remember the attributes that they asked for.
         self._direct: dict[int, Formula] = {}
-        #: Those of recorded calls.
-        self._recorded: dict[int, tuple[Formula, ...]] = {}
+        #: Those of recorded calls, and whether what was put out was known.
+        self._recorded: dict[tuple[int, bool], tuple[Formula, ...]] = {}
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
@@ -401,9 +401,10 @@ class CandidateFormulas:
         """Yield what the op may compute, best first; with `no_search` nothing that has to be found out first."""
         recorded = recorded_of(op)
         if recorded is not None:
-            if id(op) not in self._recorded:
-                self._recorded[id(op)] = tuple(recorded_formulas(op, recorded, op_inputs.inputs))
-            yield from self._recorded[id(op)]
+            key = id(op), bool(got)
+            if key not in self._recorded:
+                self._recorded[key] = tuple(recorded_formulas(op, recorded, op_inputs.inputs, got))
+            yield from self._recorded[key]
             return
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}

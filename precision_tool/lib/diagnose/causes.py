@@ -14,6 +14,7 @@ from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistak
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
+from precision_tool.lib.diagnose.recorded_formulas import GRADIENTS
 from precision_tool.lib.diagnose.replay import Effect
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
@@ -654,8 +655,8 @@ class Explainer:
             op = result.op
             if result.state is not State.NOT_RECOMPUTED or is_random(op) or op.type in ("Cast", "TransData"):
                 continue
-            if id(op) in followers or result.name in named:
-                continue
+            if id(op) in followers or result.name in named or op.type.endswith(GRADIENTS):
+                continue  # gradients differ by much more than what they are made of
             if self._values.compared.distances.get((op.name, "output:0"), inf) <= _FAR / 2:
                 continue  # nothing needs to be read
             out = distance(self._values, Root(op, 0))
@@ -681,6 +682,8 @@ class Explainer:
         for name in names:
             result = by_name.get(name)
             if result is None or (result.state is not State.NOT_RECOMPUTED and not result.is_guessed):
+                continue
+            if result.op.type.endswith(GRADIENTS):
                 continue
             facts = (Fact(name="not_recomputed", value=result.reason),)
             yield _suspect(result, _fusion_or_kernel(result.op), Proof.COMPARED, 0.35, facts)
@@ -732,6 +735,8 @@ def _own_error_facts(result: OpResult, slot: SlotResult, undumped_inputs: Sequen
     ]  # fmt: skip
     if slot.sampled is not None:
         facts.append(Fact(name="elements_in_all", value=slot.size))
+    if result.variant is not None:
+        facts.append(Fact(name="variant", value=list(result.variant)))
     if slot.places is not None:
         facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
         for name in ("axis", "index", "factor", "offset", "steps"):

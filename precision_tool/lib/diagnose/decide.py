@@ -365,9 +365,14 @@ def judged_by_device(
     apart: list[int] = []
     for number, result in enumerate(judged):
         off = [slot for slot in result.slots if slot.beyond]
+        if result.state is State.RIGHT and result.finite_inputs and not result.is_guessed:
+            if any(device.is_outlier(slot, result.how, result.name) for slot in result.slots):
+                again_result = recomputer.recompute_outlier(result.op)
+                results[number] = result if is_late(again_result) else again_result
+            continue
         if not off or result.state not in (State.WRONG, State.DOUBTFUL):
             continue
-        if all(device.explains(slot, result.how, result.name) for slot in off):
+        if result.variant is None and all(device.explains(slot, result.how, result.name) for slot in off):
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True, reason=None)
         else:
             apart.append(number)

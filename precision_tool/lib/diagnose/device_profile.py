@@ -37,6 +37,10 @@ _TIMES, _PEERS = 4.0, 3
 _HALF = ("float16", "bfloat16")
 #: Kinds of ops of which a kernel is made of approximated functions or sums of its own.
 _APPROXIMATING = (Kind.APPROXIMATE, Kind.COMPOSITE, Kind.SUM)
+#: Kinds whose errors are relative to the result, not to terms that may cancel, and elements that are many.
+_SHOWN_BY_ALL, _MANY_ELEMENTS = (Kind.ROUNDED, Kind.APPROXIMATE, Kind.COMPOSITE), 256
+#: The share of correctly rounded elements of an output that is not off as a whole.
+_MOSTLY = 0.5
 #: Mistakes of which every element is right, elsewhere, or none was written.
 _MISPLACED = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO)
 #: Fewer elements do not tell a factor, nor do some of many: those that are off beside a zero may have one.
@@ -197,6 +201,8 @@ class Device:
     kinds: Mapping[Key, Kind] = field(default_factory=dict)
     flushes: frozenset[str] = frozenset()
     profile: DeviceProfile | None = None
+    #: The distances of this run's outputs from the exact ones beyond rounding, by key and name of the op.
+    distances: Mapping[Key, Mapping[str, float]] = field(default_factory=dict)
 
     def tolerance(self, how: Sequence[str], dtype: str, kind: Kind, name: str) -> float:
         """Return the imprecision that is no fault of an op: what its peers have, within what can be a device's.
@@ -246,6 +252,20 @@ class Device:
         """Return whether an output is off in a way that no imprecision is, however small it is beside its size."""
         return _is_structured(slot, self.tolerance(how, slot.dtype, slot.kind, name))
 
+    def is_outlier(self, slot: SlotResult, how: Sequence[str], name: str) -> bool:
+        """Return whether an output in half precision is farther off than its peers, though no element shows it.
+
+        Of an element, rounding allows several units of half precision; of all elements together it allows for no more
+        than their root mean square. So much more is an error of the whole, such as a factor.
+        """
+        if slot.kind not in _SHOWN_BY_ALL or slot.dtype not in _HALF or slot.looked_at < _MANY_ELEMENTS:
+            return False
+        if slot.exact_share > _MOSTLY or slot.own <= 2 * slot.rounding:
+            return False
+        peers = [value for other, value in self.distances.get((_joined(how), slot.dtype), {}).items() if other != name]
+        least = max(self.tolerance(how, slot.dtype, slot.kind, name), _TIMES * median(peers)) if peers else _LARGEST
+        return beyond_rounding(slot) > least
+
     def _of(self, key: Key, name: str) -> list[float]:
         values = [value for other, value in self.imprecisions.get(key, {}).items() if other != name]
         if self.profile is not None:
@@ -253,6 +273,11 @@ class Device:
                 if (entry.op_type, entry.dtype) == key:
                     values += entry.imprecisions
         return values
+
+
+def beyond_rounding(slot: SlotResult) -> float:
+    """Return the relative distance of an output from the exact one that rounding does not account for."""
+    return sqrt(max(slot.own**2 - slot.rounding**2, 0.0)) if isfinite(slot.own) else 0.0
 
 
 def _is_structured(slot: SlotResult, tolerance: float) -> bool:
@@ -271,6 +296,7 @@ def _is_structured(slot: SlotResult, tolerance: float) -> bool:
 def learn(judged: Sequence[OpResult], profile: DeviceProfile | None = None) -> Device:
     """Return the device that ran these ops; a profile adds what other runs of it showed."""
     imprecisions: dict[Key, dict[str, float]] = {}
+    distances: dict[Key, dict[str, float]] = {}
     kinds: dict[Key, Kind] = {}
     flushed: Counter[str] = Counter()
     subnormal: Counter[str] = Counter()
@@ -279,13 +305,17 @@ def learn(judged: Sequence[OpResult], profile: DeviceProfile | None = None) -> D
         kinds.setdefault(key, slot.kind)
         of_key = imprecisions.setdefault(key, {})
         of_key[result.name] = max(of_key.get(result.name, 0.0), slot.imprecision)
+        far = distances.setdefault(key, {})
+        far[result.name] = max(far.get(result.name, 0.0), beyond_rounding(slot))
         flushed[slot.dtype] += slot.flushed
         subnormal[slot.dtype] += slot.subnormal
     for entry in profile.types if profile is not None else ():
         kinds.setdefault((entry.op_type, entry.dtype), entry.kind)
     flushes = {dtype for dtype, count in flushed.items() if count and subnormal[dtype] <= _FLUSHES * count}
     flushes |= set(profile.flushes if profile is not None else ())
-    return Device(imprecisions=imprecisions, kinds=kinds, flushes=frozenset(flushes), profile=profile)
+    return Device(
+        imprecisions=imprecisions, kinds=kinds, flushes=frozenset(flushes), profile=profile, distances=distances
+    )  # fmt: skip
 
 
 def profile_of(judged: Sequence[OpResult], device: Device) -> DeviceProfile:

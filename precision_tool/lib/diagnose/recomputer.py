@@ -74,7 +74,7 @@ from precision_tool.lib.diagnose.op_values import (
     missing_reason,
     spread,
 )
-from precision_tool.lib.diagnose.recorded_formulas import has_formula
+from precision_tool.lib.diagnose.recorded_formulas import has_formula, recorded_of, recorded_variants
 from precision_tool.lib.diagnose.sampling import (
     SUMS,
     as_sampled,
@@ -226,6 +226,8 @@ _SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
 _LARGE_OUTPUT = 1 << 20
 
 
+#: An argument fits that brings a result so many times nearer: imprecision is not a matter of arguments.
+_NEARER = 8.0
 #: Terms that are long sums at least.
 _MANY = 16
 
@@ -258,6 +260,8 @@ class Recomputer:
         self.seconds_left = seconds
         #: The device, whose imprecision is allowed for; None: it computes in float32.
         self.device: Device | None = None
+        #: The op that is looked at as one that is off all over.
+        self._outlier: Op | None = None
         #: Whether a large op that is wrong on a sample is judged by that alone: what stands out beside the others is
         #: recomputed whole afterwards.
         self.is_first_look = False
@@ -308,6 +312,13 @@ class Recomputer:
             return replace(self._recompute_safely(op, lightly=True), formula=None)
         except _NotLightError:
             return None
+
+    def recompute_outlier(self, op: Op) -> OpResult:
+        """Return an op that is farther off than its peers: what is off by more than one rms of rounding is wrong."""
+        self._outlier = op
+        result = self.recompute(op)
+        self._outlier = None
+        return replace(result, state=State.WRONG) if any(slot.beyond for slot in result.slots) else result
 
     def examine(self, op: Op) -> OpResult:
         """Return the same with the formula that it was judged by, and beside the benchmark however right the op is."""
@@ -522,7 +533,8 @@ class Recomputer:
         base = replace(base, from_elsewhere=tuple(sorted(op_inputs.elsewhere.items())))
         # Long sums are judged closely at once, which takes no more than summing up: chains of additions are tried.
         is_sum = op.type in SUMS and not is_fused(op) and _adds_many(op_inputs.inputs, got)
-        right = self._right(base, op_inputs, got) if not is_sum else None
+        is_close = is_sum or op is self._outlier
+        right = self._right(base, op_inputs, got) if not is_close else None
         if right is not None:
             return right
         off = self._off_at_places(base, op_inputs, got) if self.is_first_look else None
@@ -574,7 +586,24 @@ class Recomputer:
         if chosen is None and not tried:
             return replace(base, reason=reason or Message("reason.fused_unknown"))
         assert chosen is not None
-        return chosen
+        variant = self._variant(base, chosen, op_inputs.inputs, got)
+        return chosen if variant is None else replace(chosen, state=State.WRONG, variant=variant)
+
+    def _variant(
+        self, base: OpResult, result: OpResult, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> tuple[str, str, str] | None:
+        """Return the argument with which a recorded call is right, or far nearer, and that the kernel took."""
+        recorded = recorded_of(base.op)
+        if recorded is None or result.formula is None or result.reason is not None:
+            return None
+        for variant, formula in recorded_variants(base.op, recorded, inputs):
+            try:
+                other = self._by(base, formula, inputs, got)
+            except FORMULA_ERRORS:
+                continue
+            if other.slots and other.own * _NEARER < result.own:
+                return variant
+        return None
 
     def _confirmed(
         self, tried: list[tuple[Formula, OpResult]], key: object, op_inputs: OpInputs, got: Mapping[int, Input]
@@ -753,6 +782,8 @@ class Recomputer:
                 )  # fmt: skip
                 if other.excess < fit.excess and other.excess <= DOUBT:
                     fit = other
+            if base.op is self._outlier:
+                fit = replace(fit, bad=fit.bad | (fit.ratio > 1))
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             made = slot_of(slot, have, out, fit, kind, tolerance)
             slots.append(replace(made, curve=curve_of(formula, inputs, fit)) if made.beyond else made)

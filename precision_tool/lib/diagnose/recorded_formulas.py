@@ -7,13 +7,17 @@ of GE's graphs are. Elsewhere the arguments are bound anew each time, as a stage
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from inspect import signature
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
 
-from precision_tool.lib.diagnose.error_shape import UNIT, rounded_to
-from precision_tool.lib.diagnose.formulas import LENT, Formula, Ref, Stage, output_specs_of
+from precision_tool.lib.diagnose.error_shape import ACCUMULATED, UNIT, flat_doubles, norm, rounded_to
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, LENT, Formula, Ref, Stage, output_specs_of
+from precision_tool.lib.io.msprobe_dump import data_type_of
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import (
     RECORDED,
@@ -27,13 +31,25 @@ from precision_tool.lib.model.msprobe import (
     SliceArgument,
 )
 from precision_tool.lib.ops import op_table
-from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Outputs
+from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Output, Outputs
 from precision_tool.lib.ops.torch_apis import builder_of, torch_call
+from precision_tool.lib.ops.torch_gradients import has_gradient, recorded_gradients, torch_gradients
 
 T = TypeVar("T")
 
-#: Of the gradients that an output of a backward may be, as many combinations are tried.
-_MAX_COMBINATIONS = 8
+#: How the types of ops end that put out gradients.
+GRADIENTS = (f".{Direction.BACKWARD}", f".{Direction.PARAMETERS_GRAD}")
+#: Other values of arguments by name, which kernels may take instead of those they are given. An error that one of them
+#: explains is no imprecision.
+_EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+_SWITCH = (False, True)
+_OTHERS: Mapping[str, tuple[Any, ...]] = {
+    "eps": _EPSILONS, "epsilon": _EPSILONS, "approximate": ("none", "tanh"), "is_causal": _SWITCH, "scale": (None, 1.0),
+    "attn_mask": (None,), "align_corners": _SWITCH, "count_include_pad": _SWITCH, "ceil_mode": _SWITCH,
+    "label_smoothing": (0.0,), "bias": (None,), "weight": (None,), "alpha": (1,), "unbiased": _SWITCH,
+    "correction": (0, 1), "amsgrad": _SWITCH, "momentum": (0.0,), "rounding_mode": (None, "floor", "trunc"),
+    "dim": (-1, 0, 1, 2, 3),
+}  # fmt: skip
 
 
 def recorded_of(op: Op) -> RecordedOp | None:
@@ -55,14 +71,18 @@ def has_formula(op: Op) -> bool:
     recorded = recorded_of(op)
     if recorded is None:
         return op_table.find(op.type) is not None
-    return _is_forward(recorded) and builder_of(api_of(recorded.call)) is not None
+    if _is_forward(recorded):
+        return builder_of(api_of(recorded.call)) is not None or api_of(recorded.call) in MODULES
+    return recorded.forward is not None and has_gradient(api_of(recorded.forward))
 
 
 def _is_forward(recorded: RecordedOp) -> bool:
     return recorded.call.call is not None and recorded.call.call.direction is Direction.FORWARD
 
 
-def recorded_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Iterator[Formula]:
+def recorded_formulas(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> Iterator[Formula]:
     """Yield the formulas of a recorded op.
 
     Parameters
@@ -73,25 +93,81 @@ def recorded_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input])
         What was recorded of it.
     inputs : mapping of int to Input
         Its inputs by slot.
+    got : mapping of int to Input
+        What it put out by slot, where that is needed and known.
 
     Raises
     ------
     NotComputedError
         Its function has no formula, not with these arguments, or inputs are missing.
     """
-    yield _formula(op, recorded, inputs, _forward_call)
+    if not _is_forward(recorded):
+        yield from _gradient_formulas(op, recorded, inputs, got)
+    elif api_of(recorded.call) in MODULES:
+        yield from _module_formulas(op, recorded, inputs)
+    else:
+        yield _formula(op, recorded, inputs, _forward_call)
+
+
+def recorded_variants(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]
+) -> Iterator[tuple[tuple[str, str, str], Formula]]:
+    """Yield formulas of a call with another value of one argument, with its name and both values.
+
+    Parameters, without `got`, and errors as of `recorded_formulas`.
+    """
+    builder = builder_of(api_of(recorded.call)) if _is_forward(recorded) else None
+    if builder is None:
+        return
+    args, kwargs = bound(recorded.call, inputs)
+    try:
+        arguments = signature(builder).bind(*args, **kwargs)
+    except TypeError:
+        return
+    arguments.apply_defaults()
+    for name, value in list(arguments.arguments.items()):
+        for other in _OTHERS.get(name, ()):
+            if _is_same(value, other) or (name == "dim" and not isinstance(value, int)):
+                continue
+
+            def changed(
+                op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], name: str = name, other: Any = other
+            ) -> Call:
+                return _forward_call(op, recorded, inputs, {name: other})
+
+            with suppress(NotComputedError):
+                yield (name, _shown(value), _shown(other)), _formula(op, recorded, inputs, changed)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if isinstance(value, Input) or isinstance(other, Input):
+        return value is other
+    return value is other or (value == other and type(value) is type(other))
+
+
+def _shown(value: Any) -> str:
+    return "tensor" if isinstance(value, Input) else str(value)
 
 
 #: Makes the call of a formula of a recorded op from its inputs by slot.
 _Make = Callable[[Op, RecordedOp, Mapping[int, Input]], Call]
 
 
-def _forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Call:
-    lower = _autocast_type(op, recorded)
+def _forward_call(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], others: Mapping[str, Any] | None = None
+) -> Call:
+    """The call of a formula; `others` are arguments by name that have other values."""
+    lower = _autocast_type(recorded.call)
     if lower:
         inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+    name = api_of(recorded.call)
     args, kwargs = bound(recorded.call, inputs)
-    return torch_call(api_of(recorded.call), args, kwargs)
+    builder = builder_of(name) if others else None
+    if builder is not None:
+        arguments = signature(builder).bind(*args, **kwargs)
+        arguments.arguments.update(others or {})
+        args, kwargs = list(arguments.args), dict(arguments.kwargs)
+    return torch_call(name, args, kwargs)
 
 
 def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make) -> Formula:
@@ -153,6 +229,160 @@ def _rebinding(spec: OpSpec, op: Op, recorded: RecordedOp, slots: Sequence[int],
     )  # fmt: skip
 
 
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+#: The function that modules of a class call with their input and parameters, and the arguments that are not recorded:
+#: of these each way is tried.
+MODULES: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
+    f"{prefix}.{name}": (f"Functional.{function}", options)
+    for prefix in ("Module", "Cell")
+    for name, function, options in (
+        ("Linear", "linear", ({},)), ("Dense", "linear", ({},)), ("Embedding", "embedding", ({},)),
+        ("ReLU", "relu", ({},)), ("ReLU6", "relu6", ({},)), ("SiLU", "silu", ({},)), ("Sigmoid", "sigmoid", ({},)),
+        ("Tanh", "tanh", ({},)), ("Mish", "mish", ({},)), ("Hardswish", "hardswish", ({},)),
+        ("GELU", "gelu", ({"approximate": "none"}, {"approximate": "tanh"})),
+        ("LayerNorm", "layer_norm", tuple({"eps": eps} for eps in _EPSILONS)),
+        ("RMSNorm", "rms_norm", tuple({"eps": eps} for eps in (None, *_EPSILONS))),
+        ("Softmax", "softmax", tuple({"dim": dim} for dim in (-1, 1, 0))),
+    )
+}  # fmt: skip
+_NORMALIZED = ("layer_norm", "rms_norm")
+
+
+def _module_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Iterator[Formula]:
+    """Yield formulas of a module whose calls were not recorded; its own arguments are not recorded either."""
+    name, choices = MODULES[api_of(recorded.call)]
+    for options in choices:
+
+        def make(
+            op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], options: Mapping[str, Any] = options
+        ) -> Call:
+            lower = _autocast_type(recorded.call)
+            if lower:
+                inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+            args, _ = bound(recorded.call, inputs)
+            given = {slot.partition(".")[2]: inputs[number] for number, slot in enumerate(recorded.input_slots)
+                     if slot.startswith("parameters.")}  # fmt: skip
+            weights = [given[key] for key in ("weight", "bias") if key in given]
+            if name.endswith("embedding"):
+                return torch_call(name, [args[0], *weights], options)
+            shape = [list(weights[0].array.shape)] if name.endswith(_NORMALIZED) and weights else []
+            return torch_call(name, [args[0], *shape, *weights], options)
+
+        formula = _formula(op, recorded, inputs, make)
+        yield replace(formula, is_certain=len(choices) == 1)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def _gradient_formulas(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> Iterator[Formula]:
+    """Yield the formula of a backward, or of the gradients of parameters.
+
+    An output may be one of several gradients: it is the one that is nearest to what was put out. Where that is not
+    given, the formula is not certain.
+    """
+    made = _gradients(op, recorded, inputs)
+    if not made:
+        raise NotComputedError("outputs_without_formula", value=api_of(recorded.call))
+    slots = sorted(inputs)
+    lower = _autocast_type(recorded.forward) if recorded.has_parameters_grad and recorded.forward is not None else ""
+    last: tuple[tuple[int, ...], Mapping[int, Sequence[Call]]] = ((), {})
+
+    def calls_of(tensors: Mapping[int, Input]) -> Mapping[int, Sequence[Call]]:
+        """The same for other values; those of the outputs of one op are asked for one after the other."""
+        nonlocal last
+        key = tuple(id(tensor.array) for tensor in tensors.values())
+        if last[0] != key:
+            last = key, _gradients(op, recorded, tensors)
+        return last[1]
+
+    def make(slot: int, number: int) -> _Make:
+        return lambda op, recorded, tensors: calls_of(tensors)[slot][number]
+
+    stages = []
+    for slot, calls in made.items():
+        number = _nearest(calls, got[slot]) if slot in got and len(calls) > 1 else 0
+        spec = op_table.find(calls[number].op_type)
+        if spec is None:
+            raise NotComputedError("no_formula", op_type=calls[number].op_type)
+        stages.append(
+            Stage(
+                name=op.name, op_type=op.type, args=tuple(map(Ref, slots)),
+                own_spec=_rebinding(_stored_as(spec, lower), op, recorded, slots, make(slot, number)),
+            )
+        )  # fmt: skip
+    outputs = {slot: Ref(0, stage) for stage, slot in enumerate(made)}
+    is_certain = all(slot in got or len(calls) == 1 for slot, calls in made.items())
+    yield Formula(stages=tuple(stages), outputs=outputs, is_certain=is_certain)
+
+
+def _nearest(calls: Sequence[Call], got: Input) -> int:
+    """The call whose result is nearest to what was put out."""
+    have = flat_doubles(np.asarray(got.array))
+    distances = []
+    for call in calls:
+        spec = op_table.find(call.op_type)
+        distance = inf
+        with suppress(*FORMULA_ERRORS):
+            made = spec.function(replace(call, only_values=True))[0] if spec is not None else None
+            if made is not None and made.array.size == have.size:
+                off = flat_doubles(made.array) - have
+                distance = norm(off[np.isfinite(off)])
+        distances.append(distance)
+    return distances.index(min(distances))
+
+
+def _stored_as(spec: OpSpec, dtype: str) -> OpSpec:
+    """The formula of a kernel that stores its result in a narrower type, before that is widened again."""
+    if not dtype:
+        return spec
+
+    def function(call: Call) -> Outputs:
+        return [None if made is None else _with_rounding(made, dtype) for made in spec.function(call)]
+
+    return replace(spec, function=function, sampled=None, row_sums=None)
+
+
+def _with_rounding(output: Output, dtype: str) -> Output:
+    rounded = np.abs(np.asarray(output.array, np.float64)) * (UNIT[dtype] / ACCUMULATED)
+    return replace(output, summed=np.hypot(output.summed, rounded))
+
+
+def _gradients(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Mapping[int, Sequence[Call]]:
+    """The calls that each output of a backward may be of."""
+    forward = recorded.forward
+    if forward is None:
+        raise NotComputedError("no_formula", op_type=op.type)
+    lower = _autocast_type(forward)
+    first = len(recorded.gradients)
+    behind = first + sum(not slot.startswith("output") for slot, _ in forward.tensors())
+    if lower:
+        inputs = {
+            slot: _rounded(tensor, lower) if first <= slot < behind else tensor for slot, tensor in inputs.items()
+        }
+    args, kwargs = bound(forward, inputs, first)
+    gradients = [inputs.get(slot) for slot in range(first)]
+    outputs = [inputs.get(slot) for slot in range(behind, len(op.inputs))]
+    name = api_of(forward)
+    if not recorded.has_parameters_grad:
+        return recorded_gradients(name, args, kwargs, outputs, gradients, [tensor.shape for tensor in recorded.outputs])
+    whole = torch_gradients(name, args, kwargs, outputs, gradients)
+    tensors = [tensor for slot, tensor in forward.tensors() if not slot.startswith("output")]
+    calls: dict[int, Sequence[Call]] = {}
+    for slot, gradient in enumerate(recorded.outputs):
+        fitting = [
+            whole[number] for number, tensor in enumerate(tensors)
+            if number and number in whole and tensor.shape == gradient.shape
+        ]  # fmt: skip
+        if fitting:
+            calls[slot] = fitting
+    return calls
+
+
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +401,7 @@ def bound(call: RecordedCall, inputs: Mapping[int, Input], first: int = 0) -> tu
         if isinstance(argument, SliceArgument):
             return slice(argument.start, argument.stop, argument.step)
         if isinstance(argument, DescribedArgument):
-            raise NotComputedError("no_variant", name=argument.type, value="")
+            raise NotComputedError("no_variant", name="argument", value=argument.type)
         if isinstance(argument, tuple):
             return [value(item) for item in argument]
         if isinstance(argument, Mapping):
@@ -192,14 +422,15 @@ def _literal(argument: Literal) -> Any:
 _LOWER = frozenset({"float16", "bfloat16"})
 
 
-def _autocast_type(op: Op, recorded: RecordedOp) -> str:
+def _autocast_type(call: RecordedCall) -> str:
     """The type that autocast cast a call's inputs to, which were recorded before: that of its outputs; "" for none."""
-    names = [argument for name, argument in recorded.call.kwargs.items() if name == "dtype"]
-    types = {desc.dtype for desc in op.output_descs}
-    given = {desc.dtype for desc in op.input_descs if desc.dtype in UNIT}
-    if names or len(types) != 1 or not types <= _LOWER or types >= given or "float32" not in given:
+    types = {data_type_of(tensor.dtype) for slot, tensor in call.tensors() if slot.startswith("output")}
+    given = {
+        data_type_of(tensor.dtype) for slot, tensor in call.tensors() if not slot.startswith("output")
+    } & UNIT.keys()
+    if "dtype" in call.kwargs or len(types) != 1 or not types <= _LOWER or types >= given or "float32" not in given:
         return ""
-    function = recorded.call.call.name if recorded.call.call is not None else ""
+    function = call.call.name if call.call is not None else ""
     return "" if function in _CASTING else next(iter(types))
 
 

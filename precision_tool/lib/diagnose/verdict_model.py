@@ -94,7 +94,8 @@ class Judgement:
     `finite_inputs` is False if an input of an op that is not plainly right has numbers that are not finite.
     `is_confirmed` tells that the benchmark obeys the formula as well (None: not asked, or no benchmark), or, with
     `is_by_another`, that another op of the run that is fused in the same way does; `is_guessed` that how its original
-    ops hang together is not known for sure.
+    ops hang together is not known for sure. `variant` is the argument with which a wrong op would be right: its name,
+    what was recorded, and what fits.
     """
 
     number: int
@@ -110,6 +111,7 @@ class Judgement:
     #: Whether it is off by more than rounding, and by no more than the device's imprecision.
     is_imprecise: bool = False
     is_guessed: bool = False
+    variant: tuple[str, str, str] | None = None
     is_dumped: bool = True
     seconds: float = 0.0
 

@@ -184,16 +184,31 @@ class RecordedOp:
     """A call as an op of a graph: its tensors by slot.
 
     Inputs are the tensors among the arguments in their order; of a backward the gradients of the outputs, and behind
-    them the inputs and outputs of its `forward`, where that was recorded.
+    them the inputs and outputs of its `forward`, where that was recorded. Those of the gradients of a module's
+    parameters are the inputs of the `backward` of the call that has the parameters.
     """
 
     call: RecordedCall
     forward: RecordedCall | None = None
+    backward: RecordedCall | None = None
+
+    @property
+    def has_parameters_grad(self) -> bool:
+        """Whether its outputs are the gradients of parameters."""
+        return self.call.call is not None and self.call.call.direction is Direction.PARAMETERS_GRAD
+
+    @cached_property
+    def gradients(self) -> tuple[RecordedTensor, ...]:
+        """The gradients that a backward is given, which come first among the inputs."""
+        backward = self.backward if self.has_parameters_grad else self.call
+        if backward is None or backward.call is None or backward.call.direction is not Direction.BACKWARD:
+            return ()
+        return tuple(tensor for slot, tensor in backward.tensors() if not slot.startswith("output"))
 
     @cached_property
     def _slots(self) -> tuple[tuple[str, RecordedTensor], ...]:
-        is_gradient = self.call.call is not None and self.call.call.direction is Direction.PARAMETERS_GRAD
-        own = () if is_gradient else tuple(item for item in self.call.tensors() if not item[0].startswith("output"))
+        call = self.backward if self.has_parameters_grad else self.call
+        own = () if call is None else tuple(item for item in call.tensors() if not item[0].startswith("output"))
         of_forward = () if self.forward is None else tuple(self.forward.tensors())
         return (*own, *((f"forward.{slot}", tensor) for slot, tensor in of_forward))
 
@@ -210,8 +225,7 @@ class RecordedOp:
     @cached_property
     def outputs(self) -> tuple[RecordedTensor, ...]:
         """The outputs; of a module's `parameters_grad` these."""
-        is_gradient = self.call.call is not None and self.call.call.direction is Direction.PARAMETERS_GRAD
-        side = "parameters" if is_gradient else "output"
+        side = "parameters" if self.has_parameters_grad else "output"
         return tuple(tensor for slot, tensor in self.call.tensors() if slot.startswith(side))
 
 

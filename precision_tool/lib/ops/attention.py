@@ -6,7 +6,7 @@ Sources: GE's prototypes FlashAttentionScore, RotaryMul and RotaryPositionEmbedd
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -39,7 +39,7 @@ from precision_tool.lib.ops.tracked import Tracked
 # --- rotary position embedding ----------------------------------------------------------------------------------------
 
 
-def _turned(x: Doubles, interleaved: bool) -> Doubles:
+def turned(x: Doubles, interleaved: bool) -> Doubles:
     """(−second half, first half) of the last axis, or of neighbours (−second, first)."""
     if interleaved:
         return np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
@@ -58,7 +58,7 @@ def rotary(call: Call) -> Outputs:
         raise NotComputedError("shape", name="x", shape=x.shape)
     if common_shape(call, x, cosines, sines) != x.shape:
         raise NotComputedError("shape_misfit", name="r1", shape=cosines.shape, other="x", other_shape=x.shape)
-    return [(Tracked(x) * cosines + Tracked(_turned(x, mode == 1)) * sines).output()]
+    return [(Tracked(x) * cosines + Tracked(turned(x, mode == 1)) * sines).output()]
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -118,6 +118,44 @@ class _Attention:
         stored = Tracked(powers.value, powers.noise + (max(1.0, self.held) * powers.value) ** 2)
         return stored.matmul(self.value) / total, largest, total
 
+    def gradients(self, g: Doubles) -> tuple[Tracked, Tracked, Tracked, Tracked]:
+        """The gradients of queries, keys, values and scores, of that of the result.
+
+        The kernel holds the weights and the gradients of the scores in the type of the tensors.
+        """
+        limited(5 * self.work(), prod(self.query.shape[:-1]) * max(self.key.shape[-2], self.value.shape[-1]))
+        result, _, total = self.computed()
+        scores = self.scores()
+        finite = np.where(np.isfinite(scores.value), scores.value, -np.inf)
+        top = np.max(finite, axis=-1, keepdims=True)
+        is_out = np.isneginf(scores.value)
+        shifted = np.where(is_out, 0.0, scores.value - np.where(np.isfinite(top), top, 0.0))
+        powers = np.where(is_out, 0.0, np.exp(shifted))
+        noise = np.where(is_out, 0.0, scores.noise) * powers**2 + (powers * (1 + np.abs(shifted))) ** 2
+        weights = Tracked(powers, noise) / total
+        held = max(1.0, self.held)
+        stored = Tracked(weights.value, weights.noise + (held * weights.value) ** 2)
+        to_value = _matrix_turned(stored).matmul(g)
+        to_weights = Tracked(g).matmul(np.swapaxes(self.value, -1, -2))
+        output = Tracked(result.value, result.noise + (held * result.value) ** 2)
+        to_scores = weights * (to_weights - (output * g).total(-1))
+        stored = Tracked(to_scores.value, to_scores.noise + (held * to_scores.value) ** 2)
+        to_query = stored.matmul(self.key) * self.scale
+        to_key = _matrix_turned(stored).matmul(self.query) * self.scale
+        return to_query, to_key, to_value, to_scores
+
+
+def _matrix_turned(x: Tracked) -> Tracked:
+    return Tracked(np.swapaxes(x.value, -1, -2), np.swapaxes(x.noise, -1, -2))
+
+
+def _of_groups(x: Tracked, heads: int) -> Tracked:
+    """The sum over the queries' heads that share one of keys or values."""
+    shape = x.value.shape
+    if len(shape) < 3 or shape[-3] == heads:
+        return x
+    return x.reshape(*shape[:-3], heads, shape[-3] // heads, *shape[-2:]).total(-3, keep=False)
+
 
 def _grouped(array: Doubles, heads: int) -> Doubles:
     """Each head of keys or values as often as queries share it."""
@@ -144,6 +182,13 @@ def causal(rows: int, columns: int, shift: int = 0) -> Mask:
 )  # fmt: skip
 def scaled_dot_product_attention(call: Call) -> Outputs:
     """softmax(query keyᵀ scale + mask) value; a mask of bools has True for what takes part."""
+    result = _of_torch(call).computed()[0]
+    # A row of which everything is masked has no weights; PyTorch's kernels differ in what they make of it.
+    nothing = np.isnan(result.value)
+    return [Output(array=result.value, summed=result.summed, doubtful=nothing if nothing.any() else None)]
+
+
+def _of_torch(call: Call) -> _Attention:
     query, key, value = numbers(call, 0, 1, 2)
     if min(query.ndim, key.ndim, value.ndim) < 2 or not query.size:
         raise NotComputedError("shape", name="query", shape=query.shape)
@@ -158,10 +203,32 @@ def scaled_dot_product_attention(call: Call) -> Outputs:
     elif mask is not None:
         added = floats(mask)
     scale = real(call, "scale", default=query.shape[-1] ** -0.5)
-    result = _Attention(query, key, value, scale, added, masked, _held(call)).computed()[0]
-    # A row of which everything is masked has no weights; PyTorch's kernels differ in what they make of it.
-    nothing = np.isnan(result.value)
-    return [Output(array=result.value, summed=result.summed, doubtful=nothing if nothing.any() else None)]
+    return _Attention(query, key, value, scale, added, masked, _held(call))
+
+
+def _reduced_to(x: Tracked, shape: tuple[int, ...]) -> Tracked:
+    """Sums over the axes that broadcasting from a shape made."""
+    extra = x.value.ndim - len(shape)
+    axes = (*range(extra), *(extra + at for at, size in enumerate(shape) if size == 1 != x.value.shape[extra + at]))
+    return (x.total(axes) if axes else x).reshape(*shape)
+
+
+@op(
+    "torch.scaled_dot_product_attention_grad", kind=Kind.COMPOSITE,
+    inputs=("query", "key", "value", "attn_mask", "gradient"),
+    work=lambda call: 5.0 * needed(call, 0).array.size * needed(call, 1).array.shape[-2],
+)  # fmt: skip
+def scaled_dot_product_attention_gradient(call: Call) -> Outputs:
+    """The gradient for one of the inputs, whose slot the attribute `slot` is, of that of the result."""
+    attention, slot = _of_torch(call), integer(call, "slot")
+    (g,) = numbers(call, 4)
+    gradient = attention.gradients(g)[slot]
+    shape = needed(call, slot).array.shape
+    if len(shape) > 2 and slot in (1, 2):
+        gradient = _of_groups(gradient, shape[-3])
+    gradient = _reduced_to(gradient, shape)
+    nothing = np.isnan(gradient.value)
+    return [Output(array=gradient.value, summed=gradient.summed, doubtful=nothing if nothing.any() else None)]
 
 
 #: How each layout is brought to (batch, heads, rows, numbers), with the heads in an axis of their own or not.
@@ -216,6 +283,17 @@ def _flash_mask(call: Call, rows: int, columns: int) -> Mask | None:
 )  # fmt: skip
 def flash_attention(call: Call) -> Outputs:
     """The largest score and the sum of exponentials of each row, eight times, no softmax, and the attention."""
+    attention, layout = _of_flash(call)
+    result, largest, total = attention.computed()
+    repeated = [
+        Output(array=np.repeat(row.value, 8, -1), summed=np.repeat(row.summed, 8, -1)) for row in (largest, total)
+    ]
+    output = Output(array=_from_heads(result.value, layout), summed=_from_heads(result.summed, layout))
+    return [*repeated, None, output]
+
+
+def _of_flash(call: Call) -> tuple[_Attention, str]:
+    """The attention, and the layout of its tensors."""
     layout = text(call, "input_layout", default="BSH")
     if layout not in _LAYOUTS:
         raise NotComputedError("no_variant", name="input_layout", value=layout)
@@ -236,9 +314,34 @@ def flash_attention(call: Call) -> Outputs:
         _flash_mask(call, query.shape[-2], key.shape[-2]), _held(call),
         added_first=integer(call, "pse_type", default=1) == 1,
     )  # fmt: skip
-    result, largest, total = attention.computed()
-    repeated = [
-        Output(array=np.repeat(row.value, 8, -1), summed=np.repeat(row.summed, 8, -1)) for row in (largest, total)
-    ]
-    output = Output(array=_from_heads(result.value, layout), summed=_from_heads(result.summed, layout))
-    return [*repeated, None, output]
+    return attention, layout
+
+
+@op(
+    "FlashAttentionScoreGrad", kind=Kind.COMPOSITE,
+    inputs=(
+        "query", "key", "value", "dy", "pse_shift", "drop_mask", "padding_mask", "atten_mask", "softmax_max",
+        "softmax_sum", "softmax_in", "attention_in", "prefix", "actual_seq_qlen", "actual_seq_kvlen", "q_start_idx",
+        "kv_start_idx",
+    ),
+    work=lambda call: 5.0 * needed(call, 0).array.size * needed(call, 1).array.shape[-2],
+)  # fmt: skip
+def flash_attention_gradient(call: Call) -> Outputs:
+    """The gradients for queries, keys, values and what was added to the scores, of that of the result.
+
+    They are computed of the forward's inputs; its largest scores, sums and result, which the op is given, are not used.
+    """
+    of_forward = (*call.inputs[:3], *call.inputs[4:8], *call.inputs[12:])
+    attention, layout = _of_flash(replace(call, inputs=of_forward))
+    heads = attention.query.shape[-3]
+    gradients = attention.gradients(_by_head(call, 3, layout, heads))
+    outputs: list[Output | None] = []
+    for slot in range(3):
+        shape = needed(call, slot).array.shape
+        own = shape[_LAYOUTS[layout][1]] if len(shape) == 4 else shape[-1] // attention.query.shape[-1]
+        gradient = _of_groups(gradients[slot], own)
+        array, summed = (_from_heads(part, layout) for part in (gradient.value, gradient.summed))
+        outputs.append(Output(array=array, summed=summed))
+    shift = optional(call, 4)
+    added = None if shift is None else _reduced_to(gradients[3], shift.array.shape).output()
+    return [*outputs, added]

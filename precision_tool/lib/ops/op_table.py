@@ -24,6 +24,7 @@ _FAMILIES = (
     "recurrent",
     "reductions",
     "torch_formulas",
+    "torch_gradient_formulas",
     "windows",
 )
 for _family in _FAMILIES:

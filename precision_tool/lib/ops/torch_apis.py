@@ -87,16 +87,25 @@ def torch_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
 
 def builder_of(name: str) -> Builder | None:
     """Return what makes the call of a function, by its name with the prefix; None where there is no formula."""
+    key = key_of(name, _APIS)
+    return None if key is None else _APIS[key]
+
+
+def key_of(name: str, table: Mapping[str, Any]) -> str | None:
+    """Return the key that a table by names has for a function, also for a form of it in place; None where it has none.
+
+    A key with the prefix counts before one without.
+    """
     prefix, _, function = name.partition(".")
     if prefix not in PREFIXES or not function:
         return None
     names = [function]
-    if function.startswith("__i") and function.endswith("__") and function not in _APIS:
+    if function.startswith("__i") and function.endswith("__") and function not in table:
         names.append(f"__{function[3:]}")
     elif function.endswith("_") and not function.endswith("__"):
         names.append(function[:-1])
     candidates = (f"{prefix}.{each}" for each in names), iter(names)
-    return next((_APIS[each] for every in candidates for each in every if each in _APIS), None)
+    return next((each for every in candidates for each in every if each in table), None)
 
 
 # --- what builders share ----------------------------------------------------------------------------------------------

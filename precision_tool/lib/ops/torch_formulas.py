@@ -63,6 +63,11 @@ def _inner(call: Call, op_type: str) -> Call:
     return replace(call, op_type=op_type, outputs=())
 
 
+def _of_layouts(call: Call, op_type: str) -> Call:
+    """The call of the other op, whose outputs have their layouts but other shapes."""
+    return replace(call, op_type=op_type, outputs=tuple(replace(spec, shape=None) for spec in call.outputs))
+
+
 def _with_other_axes(op_type: str) -> None:
     """Register an op whose first output is that of another in the shape of the attribute `shape`.
 
@@ -72,7 +77,7 @@ def _with_other_axes(op_type: str) -> None:
 
     def function(call: Call) -> Outputs:
         shape = required_numbers(call, "shape")
-        first = inner.function(_inner(call, op_type))[0]
+        first = inner.function(_of_layouts(call, op_type))[0]
         assert first is not None
         array = first.array.reshape(shape)
 
@@ -87,11 +92,11 @@ def _with_other_axes(op_type: str) -> None:
 
     def sampled(call: Call, places: Places) -> Output:
         assert inner.sampled is not None
-        return inner.sampled(_inner(call, op_type), places)
+        return inner.sampled(_of_layouts(call, op_type), places)
 
     def work(call: Call) -> float:
         assert inner.work is not None
-        return inner.work(_inner(call, op_type))
+        return inner.work(_of_layouts(call, op_type))
 
     op(
         f"torch.{op_type}", kind=inner.kind, inputs=inner.inputs,
@@ -102,6 +107,8 @@ def _with_other_axes(op_type: str) -> None:
 for _type in ("Conv2D", "Conv2DTranspose", "MatMulV2", "MaxPool", "AvgPool"):
     _with_other_axes(_type)
 for _type in ("Conv3D", "Conv3DTranspose", "MaxPool3D", "AvgPool3D"):
+    _with_other_axes(_type)
+for _type in ("Conv2DBackpropInputD", "Conv2DBackpropFilterD", "Conv3DBackpropInputD", "Conv3DBackpropFilterD"):
     _with_other_axes(_type)
 
 
@@ -252,7 +259,7 @@ def cosine(call: Call) -> Outputs:
 # --- pooling ----------------------------------------------------------------------------------------------------------
 
 
-def _spans(size: int, count: int) -> list[tuple[int, int]]:
+def adaptive_spans(size: int, count: int) -> list[tuple[int, int]]:
     """Where each of so many adaptive windows begins and ends."""
     return [(place * size // count, -(-(place + 1) * size // count)) for place in range(count)]
 
@@ -273,7 +280,7 @@ def adaptive_average(call: Call) -> Outputs:
     x, sizes = _adaptive(call)
     total, squares, count = x, x * x, np.ones([1] * x.ndim)
     for axis, windows in enumerate(sizes, x.ndim - len(sizes)):
-        spans = _spans(x.shape[axis], windows)
+        spans = adaptive_spans(x.shape[axis], windows)
         total, squares = (
             np.stack([np.sum(np.take(array, range(*span), axis), axis) for span in spans], axis)
             for array in (total, squares)
@@ -291,7 +298,7 @@ def adaptive_maximum(call: Call) -> Outputs:
     """The largest of windows that cover the last axes evenly; their places have no formula."""
     x, sizes = _adaptive(call)
     for axis, windows in enumerate(sizes, x.ndim - len(sizes)):
-        spans = _spans(x.shape[axis], windows)
+        spans = adaptive_spans(x.shape[axis], windows)
         x = np.stack([np.max(np.take(x, range(*span), axis), axis) for span in spans], axis)
     return [Output(array=x), None]
 
@@ -311,7 +318,7 @@ def _positions(size: int, count: int, align: bool, scale: float | None) -> Doubl
 _CUBIC = -0.75
 
 
-def _taps(mode: str, size: int, count: int, align: bool, scale: float | None) -> tuple[Places, Doubles]:
+def taps(mode: str, size: int, count: int, align: bool, scale: float | None) -> tuple[Places, Doubles]:
     """For each output pixel of an axis the input's pixels that it is mixed of, and their weights."""
     at = _positions(size, count, align, scale)
     if mode == "linear":
@@ -355,7 +362,7 @@ def interpolated(call: Call) -> Outputs:
     y, absolute, squares = x, np.abs(x), x * x
     longest = max(*x.shape[x.ndim - len(sizes) :], *sizes)
     for axis, (count, scale) in enumerate(zip(sizes, scales, strict=True), x.ndim - len(sizes)):
-        places, weights = _taps(mode, x.shape[axis], count, align, scale)
+        places, weights = taps(mode, x.shape[axis], count, align, scale)
         y = _mixed(y, axis, places, weights)
         absolute = _mixed(absolute, axis, places, np.abs(weights))
         squares = _mixed(squares, axis, places, weights**2)

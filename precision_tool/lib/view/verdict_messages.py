@@ -184,6 +184,9 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
             "verdict.why.elements", wrong=fact("wrong_elements"), elements=fact("elements"), output=fact("output"),
             total=fact("elements_in_all"), pattern=_pattern(suspect),
         )  # fmt: skip
+        if fact("variant") is not None:
+            name, recorded, fits = fact("variant")
+            yield Message("verdict.why.variant", name=name, recorded=recorded, fits=fits)
     elif fact("overflowed_elements") is not None:
         at_limit, count = fact("at_limit"), fact("overflowed_elements")
         yield Message(

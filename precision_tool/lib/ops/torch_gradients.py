@@ -1,0 +1,1620 @@
+"""Gradients of PyTorch's functions by the names that msprobe records, as calls of formulas.
+
+A builder below has the arguments of its function, after what is recorded of the call beside them (`_Back`), and yields
+for each tensor that has a gradient what makes the call of it. Where the function only moves elements, the gradient
+is moved back by numbering the elements and moving their numbers.
+
+msprobe's entry of a backward call is that of the last node of autograd's graph only. Where a function is several nodes
+(a linear layer of three axes is a product and a view), what is recorded are gradients of something between.
+`recorded_gradients` names what each may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from math import log, prod
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.messages import Message
+from precision_tool.lib.ops import op_table
+from precision_tool.lib.ops.attention import turned
+from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, OutputSpec, check_size, reason_of
+from precision_tool.lib.ops.op_arguments import Array
+from precision_tool.lib.ops.torch_apis import key_of, torch_call
+from precision_tool.lib.ops.torch_formulas import adaptive_spans, taps
+
+Shape = tuple[int, ...]
+#: Makes a call when it is asked for.
+Maker = Callable[[], Call]
+Gradients = Iterator[tuple[Input, Maker]]
+Builder = Callable[..., Gradients]
+_GRADIENTS: dict[str, Builder] = {}
+
+
+def gradient(*names: str) -> Callable[[Builder], Builder]:
+    """Register the builder of the gradients of some functions; a name with a prefix counts for that prefix only."""
+
+    def register(builder: Builder) -> Builder:
+        for name in names:
+            if name in _GRADIENTS:
+                raise ValueError(f"two gradients for {name}")
+            _GRADIENTS[name] = builder
+        return builder
+
+    return register
+
+
+def has_gradient(name: str) -> bool:
+    """Return whether there is a formula of a function's gradients, by its name with the prefix."""
+    return key_of(name, _GRADIENTS) is not None
+
+
+def torch_gradients(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    outputs: Sequence[Input | None],
+    gradients: Sequence[Input | None],
+) -> dict[int, Call]:
+    """Return the calls of formulas that compute the gradients of a function of PyTorch.
+
+    Parameters
+    ----------
+    name : str
+        The function as msprobe names it, without count and pass: "Functional.linear".
+    args, kwargs
+        Its recorded arguments, as those of `torch_call`.
+    outputs
+        Its recorded results, which kernels of gradients may take; those that are missing are computed.
+    gradients
+        The gradients of its results, None for one that has none.
+
+    Returns
+    -------
+    dict
+        Calls by the number of the tensor among the tensors of the arguments, in their order, then of the keyword
+        arguments. Output 0 of each is the gradient for that tensor, of its shape. Tensors without one are left out.
+
+    Raises
+    ------
+    NotComputedError
+        If there is no formula of any gradient.
+    """
+    back = _Back(name, args, kwargs, outputs, gradients)
+    result: dict[int, Call] = {}
+    reason: NotComputedError | None = None
+    for number, make in _makers(back).items():
+        try:
+            result[number] = _made(name, make)
+        except NotComputedError as error:
+            reason = reason or error
+    if not result:
+        raise reason or NotComputedError("no_formula", op_type=name)
+    return result
+
+
+def recorded_gradients(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    outputs: Sequence[Input | None],
+    gradients: Sequence[Input | None],
+    shapes: Sequence[Shape | None],
+) -> dict[int, list[Call]]:
+    """Return what the recorded results of a backward call may be.
+
+    A gradient may be that of any tensor of its shape (also but for axes of length 1, which autograd adds), or what
+    the last node of the function passes on to the nodes before it: the moved gradient where that is a view, the
+    gradient of a transposed weight, one of the factors of a last product. A result is right if any of the calls
+    computes it: which node was the last depends on versions and devices.
+
+    Parameters
+    ----------
+    name, args, kwargs, outputs, gradients
+        As those of `torch_gradients`.
+    shapes
+        The shapes of the recorded results, by their position; None where there is none.
+
+    Returns
+    -------
+    dict
+        Calls by position, without the positions for which there are none.
+    """
+    back = _Back(name, args, kwargs, outputs, gradients)
+    candidates: list[tuple[Shape | None, Maker]] = []
+    with suppress(NotComputedError):
+        candidates += [(back.tensors[number].array.shape, make) for number, make in _makers(back).items()]
+    key = key_of(name, _BETWEEN)
+    if key is not None:
+        with suppress(NotComputedError):
+            candidates += _bound(name, _BETWEEN[key], back)
+    result: dict[int, list[Call]] = {}
+    for position, shape in enumerate(shapes):
+        if shape is None:
+            continue
+        calls: list[Call] = []
+        for own, make in [*candidates, *_views(back, shape, shapes)]:
+            if own is not None and _squeezed(own) != _squeezed(shape):
+                continue
+            with suppress(NotComputedError):
+                calls.append(_in_shape(_made(name, make), own, shape))
+        if calls:
+            result[position] = calls
+    return result
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+def _in_shape(call: Call, own: Shape | None, shape: Shape) -> Call:
+    """The call of a result in another shape of as many elements in the same order."""
+    if own is None or own == shape:
+        return call
+    if call.op_type == "Identity" and call.inputs[0] is not None:
+        return _moved(call.inputs[0], call.inputs[0].array.reshape(shape))
+    return _result(call, shape=list(shape))
+
+
+def _made(name: str, make: Maker) -> Call:
+    return _guarded(name, make)
+
+
+def _guarded(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns, or NotComputedError, whatever the arguments were."""
+    try:
+        with np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+    except NotComputedError as error:
+        if "op_type" in error.reason.fields:
+            raise
+        raise NotComputedError(Message(error.reason.kind, **error.reason.fields, op_type=name)) from error
+    except MemoryError as error:
+        raise NotComputedError("out_of_memory") from error
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise NotComputedError(reason_of(error)) from error
+
+
+class _Back:
+    """What is recorded of a call and its gradients. Each tensor is an object of its own, by which it is numbered."""
+
+    def __init__(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[Input | None],
+        gradients: Sequence[Input | None],
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.tensors: list[Input] = []
+        self.args: list[Any] = [self._own(value) for value in args]
+        self.kwargs: dict[str, Any] = {key: self._own(value) for key, value in kwargs.items()}
+        self.gradients = list(gradients)
+        self._outputs = list(outputs)
+
+    def _own(self, value: Any) -> Any:
+        if isinstance(value, Input):
+            self.tensors.append(replace(value, layout="ND"))
+            return self.tensors[-1]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._own(part) for part in value)
+        return value
+
+    def number_of(self, tensor: Input) -> int:
+        """The number of a tensor."""
+        return next(number for number, each in enumerate(self.tensors) if each is tensor)
+
+    @cached_property
+    def forward(self) -> Call:
+        """The call of the function."""
+        return torch_call(self.name, self.args, self.kwargs)
+
+    @cached_property
+    def g(self) -> Input:
+        """The gradient of the first result."""
+        first = self.gradients[0] if self.gradients else None
+        if first is None:
+            raise NotComputedError("not_given", name="gradient")
+        return first
+
+    def output(self, slot: int) -> Input:
+        """A result, recorded or computed."""
+        recorded = self._outputs[slot] if slot < len(self._outputs) else None
+        if recorded is not None:
+            return recorded
+        computed = self._computed[slot]
+        if computed is None:
+            raise NotComputedError("not_given", name=f"output {slot}")
+        return computed
+
+    @cached_property
+    def _computed(self) -> list[Input | None]:
+        spec = op_table.find(self.forward.op_type)
+        if spec is None:
+            raise NotComputedError("no_formula", op_type=self.name)
+        return [
+            None if output is None else Input(array=output.array, dtype=self.g.dtype)
+            for output in spec.function(self.forward)
+        ]
+
+    @property
+    def y(self) -> Input:
+        """The first result."""
+        return self.output(0)
+
+    def again(self, exchanged: Mapping[int, Input]) -> list[Array]:
+        """The results of the same call of other tensors, by the numbers of those that are exchanged."""
+
+        def other(value: Any) -> Any:
+            if isinstance(value, Input):
+                return exchanged.get(self.number_of(value), value)
+            if isinstance(value, (list, tuple)):
+                return type(value)(other(part) for part in value)
+            return value
+
+        call = torch_call(self.name, other(self.args), {key: other(value) for key, value in self.kwargs.items()})
+        return _results(call)
+
+
+def _results(call: Call) -> list[Array]:
+    spec = op_table.find(call.op_type)
+    if spec is None:
+        raise NotComputedError("no_formula", op_type=call.op_type)
+    return [np.zeros(0) if output is None else output.array for output in spec.function(call)]
+
+
+def _makers(back: _Back) -> dict[int, Maker]:
+    """What makes the gradients, by the number of the tensor."""
+    key = key_of(back.name, _GRADIENTS)
+    if key is None:
+        raise NotComputedError("no_formula", op_type=back.name)
+    pairs = _bound(back.name, _GRADIENTS[key], back)
+    return {back.number_of(tensor): make for tensor, make in pairs if isinstance(tensor, Input) and _is_real(tensor)}
+
+
+def _bound(name: str, builder: Callable[..., Iterator[Any]], back: _Back) -> list[Any]:
+    pairs: list[Any] = _guarded(name, lambda: list(builder(back, *back.args, **back.kwargs)))
+    return pairs
+
+
+# --- what builders share ----------------------------------------------------------------------------------------------
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, Input) and x.array.dtype.kind == "f"
+
+
+def _tensor(value: Any) -> Input:
+    if isinstance(value, Input):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise NotComputedError("not_number", name="argument", value=repr(value)[:60])
+    is_whole = array.ndim and array.dtype.kind in "iu"
+    return Input(array=array, dtype=array.dtype.name) if is_whole else Input(array=array.astype(float), dtype="float64")
+
+
+def _call(op_type: str, *inputs: Any, outputs: tuple[OutputSpec, ...] = (), **attrs: Any) -> Call:
+    """A call whose inputs may be numbers, and whose attributes of None are left out."""
+    tensors = tuple(None if value is None else _tensor(value) for value in inputs)
+    return Call(
+        op_type=op_type, inputs=tensors, attrs={name: value for name, value in attrs.items() if value is not None},
+        outputs=outputs,
+    )  # fmt: skip
+
+
+def _moved(x: Input, array: Array) -> Call:
+    return _call("Identity", replace(x, array=np.asarray(array), layout="ND"))
+
+
+def _shape_of(*inputs: Any) -> Shape:
+    return np.broadcast_shapes(*(np.shape(x.array) if isinstance(x, Input) else np.shape(x) for x in inputs))
+
+
+def _result(call: Call, **attrs: Any) -> Call:
+    """A result of a call: another slot than the first, another shape, or added up in the stored type (`narrow`)."""
+    attrs = {name: value for name, value in attrs.items() if value is not None}
+    kind = _kind_of(call.op_type)
+    return replace(call, op_type=f"torch.result.{kind.value}", attrs={"of": call.op_type, "attrs": call.attrs, **attrs})
+
+
+def _slot(slot: int, op_type: str, *inputs: Any, **attrs: Any) -> Call:
+    """An output of an op, by its slot."""
+    return _result(_call(op_type, *inputs, **attrs), slot=slot)
+
+
+def _kind_of(op_type: str) -> Kind:
+    spec = op_table.find(op_type)
+    if spec is None:
+        raise NotComputedError("no_formula", op_type=op_type)
+    return spec.kind
+
+
+#: Kinds of results whose sum is no more than that.
+_SUMMED = (Kind.EXACT, Kind.ROUNDED, Kind.SUM, Kind.MATRIX)
+
+
+def _reduced(to: Input, op_type: str, *inputs: Any, of: Shape | None = None, **attrs: Any) -> Call:
+    """The call of an op whose result has the shape `of`, summed to that of a tensor that was broadcast."""
+    shape, whole = to.array.shape, _shape_of(*inputs) if of is None else of
+    call = _call(op_type, *inputs, **attrs)
+    if whole == shape:
+        return call
+    summed = "torch.sum_to" if _kind_of(op_type) in _SUMMED else "torch.sum_to.composite"
+    return replace(call, op_type=summed, attrs={"of": op_type, "attrs": call.attrs, "shape": list(shape)})
+
+
+def _passed(back: _Back, to: Input, factor: Any = 1) -> Call:
+    """The gradient itself, times a number, for a tensor that was broadcast."""
+    g = back.g
+    return _reduced(to, "Identity", g) if factor == 1 else _reduced(to, "torch.scaled", g, value=float(factor))
+
+
+def _times(back: _Back, to: Input, other: Any) -> Call:
+    """The gradient times a tensor or a number, for a tensor that was broadcast."""
+    if isinstance(other, Input):
+        return _reduced(to, "Mul", back.g, other)
+    return _passed(back, to, other)
+
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+
+
+def _of_input(
+    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
+) -> Gradients:
+    """A gradient of that of the result and of the input."""
+    yield input, lambda: _call(op_type, back.g, input, **attrs)
+
+
+def _of_output(
+    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
+) -> Gradients:
+    yield input, lambda: _call(op_type, back.g, back.y, **attrs)
+
+
+def _of_output_first(op_type: str, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _call(op_type, back.y, back.g)
+
+
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+
+
+def _unary() -> None:
+    of_input: dict[str, tuple[str, dict[str, Any]]] = {
+        "log": ("torch.log_grad", {}), "log2": ("torch.log_grad", {"base": 2.0}),
+        "log10": ("torch.log_grad", {"base": 10.0}), "log1p": ("torch.log1p_grad", {}),
+        "sin": ("torch.sin_grad", {}), "cos": ("torch.cos_grad", {}), "asin": ("torch.asin_grad", {}),
+        "arcsin": ("torch.asin_grad", {}), "acos": ("torch.acos_grad", {}), "arccos": ("torch.acos_grad", {}),
+        "atan": ("torch.atan_grad", {}), "arctan": ("torch.atan_grad", {}), "sinh": ("torch.sinh_grad", {}),
+        "cosh": ("torch.cosh_grad", {}), "asinh": ("torch.asinh_grad", {}), "acosh": ("torch.acosh_grad", {}),
+        "atanh": ("torch.atanh_grad", {}), "erf": ("torch.erf_grad", {}), "erfc": ("torch.erfc_grad", {}),
+        "relu6": ("Relu6Grad", {}), "silu": ("SwishGrad", {}), "swish": ("SwishGrad", {}),
+        "npu_silu": ("SwishGrad", {}), "mish": ("MishGrad", {}), "npu_mish": ("MishGrad", {}),
+        "hardswish": ("HardSwishGrad", {}), "hardsigmoid": ("HardSigmoidGrad", {}),
+        "logsigmoid": ("LogSigmoidGrad", {}), "softsign": ("SoftsignGrad", {}),
+        "npu_fast_gelu": ("FastGeluGrad", {}), "fast_gelu": ("FastGeluGrad", {}),
+        "selu": ("torch.elu_grad", {"scale": _SELU_SCALE, "alpha": _SELU_ALPHA}),
+    }  # fmt: skip
+    for name, (op_type, attrs) in of_input.items():
+        _GRADIENTS[name] = partial(_of_input, op_type, attrs)
+    of_output = {
+        "relu": "ReluGrad", "exp": "torch.exp_grad", "expm1": "torch.expm1_grad", "sqrt": "torch.sqrt_grad",
+        "rsqrt": "torch.rsqrt_grad", "reciprocal": "torch.reciprocal_grad", "tan": "torch.tan_grad",
+    }  # fmt: skip
+    for name, op_type in of_output.items():
+        _GRADIENTS[name] = partial(_of_output, op_type, {})
+    for name in ("sigmoid", "special.expit"):
+        _GRADIENTS[name] = partial(_of_output_first, "SigmoidGrad")
+    _GRADIENTS["tanh"] = partial(_of_output_first, "TanhGrad")
+
+
+_unary()
+
+
+@gradient("abs", "absolute", "__abs__")
+def _abs(back: _Back, input: Any) -> Gradients:
+    yield input, lambda: _call("Mul", back.g, replace(input, array=np.sign(input.array)))
+
+
+@gradient("neg", "negative", "__neg__")
+def _neg(back: _Back, input: Any) -> Gradients:
+    yield input, lambda: _call("Neg", back.g)
+
+
+@gradient("exp2")
+def _exp2(back: _Back, input: Any) -> Gradients:
+    yield input, lambda: _call("torch.addcmul_grad", back.g, back.y, value=log(2))
+
+
+@gradient("add", "__add__", "__radd__")
+def _add(back: _Back, input: Any, other: Any, *, alpha: Any = 1) -> Gradients:
+    yield input, lambda: _passed(back, input)
+    yield other, lambda: _passed(back, other, alpha)
+
+
+@gradient("sub", "subtract", "__sub__")
+def _sub(back: _Back, input: Any, other: Any, *, alpha: Any = 1) -> Gradients:
+    yield input, lambda: _passed(back, input)
+    yield other, lambda: _passed(back, other, -alpha)
+
+
+@gradient("rsub", "__rsub__")
+def _rsub(back: _Back, input: Any, other: Any, *, alpha: Any = 1) -> Gradients:
+    yield from _sub(back, other, input, alpha=alpha)
+
+
+@gradient("mul", "multiply", "__mul__", "__rmul__")
+def _mul(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _times(back, input, other)
+    yield other, lambda: _times(back, other, input)
+
+
+@gradient("div", "divide", "true_divide", "__truediv__", "__div__")
+def _div(back: _Back, input: Any, other: Any, *, rounding_mode: str | None = None) -> Gradients:
+    if rounding_mode is not None:
+        raise NotComputedError("no_variant", name="rounding_mode", value=str(rounding_mode))
+
+    def first() -> Call:
+        if isinstance(other, Input):
+            return _reduced(input, "torch.div_grad", back.g, other)
+        return _call("torch.scaled", back.g, value=float(other), divided=True)
+
+    yield input, first
+    yield other, lambda: _reduced(other, "torch.divisor_grad", back.g, input, other)
+
+
+@gradient("__rtruediv__", "__rdiv__")
+def _rdiv(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.divisor_grad", back.g, other, input)
+
+
+@gradient("pow", "__pow__", "float_power")
+def _pow(back: _Back, input: Any, exponent: Any) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.pow_grad", back.g, input, exponent)
+    yield exponent, lambda: _reduced(exponent, "torch.exponent_grad", back.g, input, back.y)
+
+
+@gradient("__rpow__")
+def _rpow(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.exponent_grad", back.g, other, back.y)
+
+
+@gradient("square")
+def _square(back: _Back, input: Any) -> Gradients:
+    yield from _pow(back, input, 2)
+
+
+@gradient("addcmul")
+def _addcmul(back: _Back, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Gradients:
+    yield input, lambda: _passed(back, input)
+    for to, other in ((tensor1, tensor2), (tensor2, tensor1)):
+        yield to, partial(_reduced, to, "torch.addcmul_grad", back.g, other, value=float(value))
+
+
+@gradient("addcdiv")
+def _addcdiv(back: _Back, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Gradients:
+    factor = float(value)
+    yield input, lambda: _passed(back, input)
+    yield tensor1, lambda: _reduced(tensor1, "torch.addcdiv_first_grad", back.g, tensor2, value=factor)
+    yield tensor2, lambda: _reduced(tensor2, "torch.addcdiv_second_grad", back.g, tensor1, tensor2, value=factor)
+
+
+@gradient("lerp")
+def _lerp(back: _Back, input: Any, end: Any, weight: Any) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.lerp_first_grad", back.g, weight)
+    yield end, lambda: _times(back, end, weight)
+    yield weight, lambda: _reduced(weight, "torch.lerp_weight_grad", back.g, input, end)
+
+
+@gradient("atan2", "arctan2")
+def _atan2(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.atan2_first_grad", back.g, input, other)
+    yield other, lambda: _reduced(other, "torch.atan2_second_grad", back.g, input, other)
+
+
+@gradient("xlogy", "special.xlogy")
+def _xlogy(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.xlogy_first_grad", back.g, input, other)
+    yield other, lambda: _reduced(other, "torch.addcdiv_first_grad", _product_of(back.g, input), other, value=1.0)
+
+
+def _product_of(a: Input, b: Any) -> Input:
+    return replace(a, array=a.array * _tensor(b).array)
+
+
+@gradient("where")
+def _where(back: _Back, condition: Any, input: Any = None, other: Any = None) -> Gradients:
+    nothing = np.zeros(())
+    yield input, lambda: _reduced(input, "SelectV2", condition, back.g, nothing)
+    yield other, lambda: _reduced(other, "SelectV2", condition, nothing, back.g)
+
+
+@gradient("Tensor.where")
+def _tensor_where(back: _Back, input: Any, condition: Any, other: Any) -> Gradients:
+    yield from _where(back, condition, input, other)
+
+
+@gradient("masked_fill")
+def _masked_fill(back: _Back, input: Any, mask: Any, value: Any) -> Gradients:
+    nothing = np.zeros(())
+    yield input, lambda: _reduced(input, "SelectV2", mask, nothing, back.g)
+    yield value, lambda: _reduced(value, "SelectV2", mask, back.g, nothing)
+
+
+@gradient("clamp", "clip")
+def _clamp(back: _Back, input: Any, min: Any = None, max: Any = None) -> Gradients:
+    yield input, lambda: _reduced(input, "torch.between_grad", back.g, input, min, max, of=_g_shape(back), closed=True)
+
+
+def _g_shape(back: _Back) -> Shape:
+    return back.g.array.shape
+
+
+@gradient("clamp_min")
+def _clamp_min(back: _Back, input: Any, min: Any) -> Gradients:
+    yield from _clamp(back, input, min)
+
+
+@gradient("clamp_max")
+def _clamp_max(back: _Back, input: Any, max: Any) -> Gradients:
+    yield from _clamp(back, input, None, max)
+
+
+@gradient("hardtanh")
+def _hardtanh(back: _Back, input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.between_grad", back.g, input, min_val, max_val)
+
+
+@gradient("threshold")
+def _threshold(back: _Back, input: Any, threshold: float, value: float, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.between_grad", back.g, input, threshold, None)
+
+
+@gradient("maximum")
+def _maximum(back: _Back, input: Any, other: Any) -> Gradients:
+    yield from _larger(back, input, other, None)
+
+
+@gradient("minimum")
+def _minimum(back: _Back, input: Any, other: Any) -> Gradients:
+    yield from _larger(back, input, other, True)
+
+
+def _larger(back: _Back, input: Any, other: Any, smaller: bool | None) -> Gradients:
+    for to, against in ((input, other), (other, input)):
+        yield to, partial(_reduced, to, "torch.larger_grad", back.g, to, against, smaller=smaller)
+
+
+# --- activations ------------------------------------------------------------------------------------------------------
+
+
+@gradient("gelu", "npu_gelu")
+def _gelu(back: _Back, input: Any, approximate: str = "none") -> Gradients:
+    yield input, lambda: _call("GeluGrad" if approximate == "tanh" else "torch.gelu_grad", back.g, input)
+
+
+@gradient("leaky_relu")
+def _leaky_relu(back: _Back, input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("LeakyReluGrad", back.g, input, negative_slope=float(negative_slope))
+
+
+@gradient("elu")
+def _elu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.elu_grad", back.g, input, alpha=float(alpha))
+
+
+@gradient("Aten.elu")
+def _aten_elu(back: _Back, input: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Gradients:
+    attrs = {"alpha": float(alpha), "scale": float(scale), "input_scale": float(input_scale)}
+    yield input, lambda: _call("torch.elu_grad", back.g, input, **attrs)
+
+
+@gradient("celu")
+def _celu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.elu_grad", back.g, input, alpha=float(alpha), input_scale=1 / alpha)
+
+
+@gradient("prelu")
+def _prelu(back: _Back, input: Any, weight: Any) -> Gradients:
+    x = replace(input, layout="NCHW" if input.array.ndim > 1 else "ND")
+    for slot, to in enumerate((input, weight)):
+        yield to, partial(_slot, slot, "PReluGrad", back.g, x, weight)
+
+
+@gradient("softplus")
+def _softplus(back: _Back, input: Any, beta: float = 1.0, threshold: float = 20.0) -> Gradients:
+    yield input, lambda: _call("torch.softplus_grad", back.g, input, beta=float(beta), threshold=float(threshold))
+
+
+@gradient("glu")
+def _glu(back: _Back, input: Any, dim: int = -1) -> Gradients:
+    yield input, lambda: _call("torch.glu_grad", back.g, input, dim=int(dim))
+
+
+@gradient("npu_swiglu")
+def _npu_swiglu(back: _Back, self: Any, dim: int = -1) -> Gradients:
+    yield self, lambda: _call("torch.glu_grad", back.g, self, dim=int(dim), swish=True)
+
+
+@gradient("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin")
+def _softmax(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    axes = list(back.forward.attrs["axes"])
+    if back.forward.op_type == "LogSoftmaxV2":
+        yield input, lambda: _call("LogSoftmaxGrad", back.g, back.y, axes=axes)
+    else:
+        g = replace(back.g, array=-back.g.array) if back.name.endswith("softmin") else back.g
+        yield input, lambda: _call("SoftmaxGrad", back.y, g, axes=axes)
+
+
+@gradient("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout")
+def _dropout(back: _Back, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Gradients:
+    """What was dropped is where the result is 0; it has to be recorded."""
+    if not training or not p:
+        yield input, lambda: _passed(back, input)
+    else:
+        yield input, lambda: _call("torch.dropout_grad", back.g, input, back.y, p=float(p))
+
+
+# --- matrices ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(x: Input) -> Input:
+    """A tensor as a matrix, whose columns are the last axis."""
+    return replace(x, array=x.array.reshape(-1, x.array.shape[-1]))
+
+
+def _vector_product(matrix: Array, vector: Array, like: Input) -> Call:
+    """A matrix times a vector."""
+    column = replace(like, array=vector.reshape(-1, 1))
+    return _call("torch.MatMulV2", replace(like, array=matrix), column, shape=[matrix.shape[0]])
+
+
+@gradient("linear", "npu_linear")
+def _linear(back: _Back, input: Any, weight: Any, bias: Any = None) -> Gradients:
+    if weight.array.ndim != 2 or not back.g.array.ndim:
+        raise NotComputedError("shape", name="weight", shape=weight.array.shape)
+    if input.array.ndim == 1:
+        yield input, lambda: _vector_product(weight.array.T, back.g.array, back.g)
+    else:
+        yield input, lambda: _call("MatMulV2", back.g, weight)
+    yield weight, lambda: _call("MatMulV2", _rows(back.g), _rows(input), transpose_x1=True)
+    if bias is not None:
+        yield bias, lambda: _call("ReduceSumD", _rows(back.g), axes=[0])
+
+
+@gradient("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot", "npu_bmmV2")
+def _matmul(
+    back: _Back, input: Any, other: Any = None, *, mat2: Any = None, vec: Any = None, tensor: Any = None
+) -> Gradients:
+    second = next(x for x in (other, mat2, vec, tensor) if x is not None)
+    yield input, lambda: _first_factor(back.g, input, second)
+    yield second, lambda: _second_factor(back.g, input, second)
+
+
+def _first_factor(g: Input, a: Input, b: Input) -> Call:
+    """The gradient of the first of two factors of a product of matrices or vectors."""
+    if b.array.ndim == 1:
+        return _reduced(a, "Mul", replace(g, array=g.array[..., None]), b)
+    if a.array.ndim == 1:
+        matrix = np.moveaxis(b.array, -2, 0).reshape(b.array.shape[-2], -1)
+        return _vector_product(matrix, g.array, g)
+    if a.array.ndim == 2 and b.array.ndim > 2:  # all matrices in one sum
+        left = np.moveaxis(g.array, -2, 0).reshape(a.array.shape[0], -1)
+        right = np.moveaxis(b.array, -2, 0).reshape(a.array.shape[1], -1)
+        return _call("MatMulV2", replace(g, array=left), replace(b, array=right), transpose_x2=True)
+    shape = (*np.broadcast_shapes(a.array.shape[:-2], b.array.shape[:-2]), *a.array.shape[-2:])
+    return _reduced(a, "MatMulV2", g, b, of=shape, transpose_x2=True)
+
+
+def _second_factor(g: Input, a: Input, b: Input) -> Call:
+    if a.array.ndim == 1 and b.array.ndim == 1:
+        return _reduced(b, "Mul", g, a)
+    if a.array.ndim == 1:
+        column, row = replace(a, array=a.array[:, None]), replace(g, array=g.array[..., None, :])
+        return _reduced(b, "Mul", row, column)
+    if b.array.ndim == 1:
+        return _vector_product(a.array.reshape(-1, a.array.shape[-1]).T, g.array, g)
+    if b.array.ndim == 2:
+        return _call("MatMulV2", _rows(a), _rows(g), transpose_x1=True)
+    shape = (*np.broadcast_shapes(a.array.shape[:-2], b.array.shape[:-2]), *b.array.shape[-2:])
+    return _reduced(b, "MatMulV2", a, g, of=shape, transpose_x1=True)
+
+
+_GRADIENTS["__rmatmul__"] = lambda back, input, other: _matmul(back, other, input)
+
+
+@gradient("addmm", "baddbmm")
+def _addmm(
+    back: _Back, input: Any, mat1: Any = None, mat2: Any = None, *, beta: Any = 1, alpha: Any = 1, batch1: Any = None,
+    batch2: Any = None,
+) -> Gradients:  # fmt: skip
+    a, b = mat1 if batch1 is None else batch1, mat2 if batch2 is None else batch2
+    scaled = {} if alpha == 1 else {"beta": 0.0, "alpha": float(alpha)}
+
+    def product(left: Input, right: Input) -> Call:
+        return _call("torch.addmm", 0.0, left, right, **scaled) if scaled else _call("MatMulV2", left, right)
+
+    yield input, lambda: _passed(back, input, beta)
+    yield a, lambda: product(back.g, _turned(b))
+    yield b, lambda: product(_turned(a), back.g)
+
+
+def _turned(x: Input) -> Input:
+    return replace(x, array=np.swapaxes(x.array, -1, -2))
+
+
+@gradient("addmv")
+def _addmv(back: _Back, input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Gradients:
+    if alpha != 1:
+        raise NotComputedError("no_variant", name="alpha", value=str(alpha))
+    yield input, lambda: _passed(back, input, beta)
+    yield mat, lambda: _first_factor(back.g, mat, vec)
+    yield vec, lambda: _second_factor(back.g, mat, vec)
+
+
+@gradient("outer", "ger")
+def _outer(back: _Back, input: Any, vec2: Any) -> Gradients:
+    yield input, lambda: _vector_product(back.g.array, vec2.array, back.g)
+    yield vec2, lambda: _vector_product(back.g.array.T, input.array, back.g)
+
+
+@gradient("inner")
+def _inner(back: _Back, input: Any, other: Any) -> Gradients:
+    if not input.array.ndim == other.array.ndim <= 2:
+        raise NotComputedError("shape", name="input", shape=input.array.shape)
+    second = _turned(other) if other.array.ndim == 2 else other
+    yield input, lambda: _first_factor(back.g, input, second)
+    if other.array.ndim == 2:
+        yield other, lambda: _call("MatMulV2", back.g, input, transpose_x1=True)
+    else:
+        yield other, lambda: _second_factor(back.g, input, other)
+
+
+@gradient("einsum")
+def _einsum(back: _Back, equation: str, *operands: Any) -> Gradients:
+    """The sum of products of the gradient and the other operands, where each axis is in one of these."""
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = left.replace(",", "").replace(".", "")
+        right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    for number, tensor in enumerate(tensors):
+        others = [at for at in range(len(tensors)) if at != number]
+        there = set(right).union(*(terms[at] for at in others))
+        own = terms[number]
+        if not set(own) <= there or len(set(own.replace("...", ""))) != len(own.replace("...", "")):
+            continue
+        text = ",".join([right, *(terms[at] for at in others)]) + "->" + own
+        yield tensor, partial(_call, "Einsum", back.g, *(tensors[at] for at in others), equation=text)
+
+
+# --- convolution and pooling ------------------------------------------------------------------------------------------
+
+
+def _of_images(op_type: str, to: Input, inputs: Sequence[Input], whole: Shape, **attrs: Any) -> Call:
+    """A call whose result has a batch and two axes of space or more, in the shape that the tensor has."""
+    layout = "NCHW" if len(whole) == 4 else "NCDHW"
+    call = _call(op_type, *inputs, outputs=(OutputSpec(layout=layout),), **attrs)
+    if to.array.shape == whole:
+        return call
+    return replace(call, op_type=f"torch.{op_type}", attrs={**call.attrs, "shape": list(to.array.shape)})
+
+
+def _result_as_images(back: _Back, rank: int, x: Input) -> Input:
+    """The gradient with the axes that the images have in the call of the formula."""
+    array = back.g.array if x.array.ndim == rank + 2 else back.g.array[None]
+    array = array[:, :, None] if rank == 1 else array
+    return replace(back.g, array=array, layout="NCHW" if array.ndim == 4 else "NCDHW")
+
+
+def _given(call: Call, slot: int) -> Input:
+    tensor = call.inputs[slot]
+    assert tensor is not None
+    return tensor
+
+
+def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight: Any, bias: Any = None,
+                 *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
+    call = back.forward
+    images, filters = _given(call, 0), _given(call, 1)
+    attrs = {name: call.attrs[name] for name in ("strides", "pads", "dilations", "groups")}
+    many = max(rank, 2)
+    g = _result_as_images(back, rank, input)
+    shapes = images.array.shape, filters.array.shape
+
+    def to_input() -> Call:
+        if transposed:
+            return _of_images(f"Conv{many}D", input, (g, filters), shapes[0], **attrs)
+        sizes = list(shapes[0])
+        return _of_images(f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs)
+
+    def to_weight() -> Call:
+        pair = (g, images) if transposed else (images, g)
+        sizes = list(shapes[1])
+        return _of_images(f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=sizes, **attrs)
+
+    yield input, to_input
+    yield weight, to_weight
+    if bias is not None:
+        yield bias, lambda: _call("ReduceSumD", g, axes=[axis for axis in range(g.array.ndim) if axis != 1])
+
+
+def _pooling(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    call = back.forward
+    images = _given(call, 0)
+    op_type = call.op_type.removeprefix("torch.")
+    attrs = {name: value for name, value in call.attrs.items() if name != "shape"}
+    g = _result_as_images(back, rank, input)
+    whole = images.array.shape
+    if op_type.startswith("Max"):
+        # The slot of the values of the result, which the formula does not take.
+        yield input, lambda: _pooled_back(f"{op_type}Grad", input, g, images, None, g, **attrs)
+    else:
+        yield input, lambda: _pooled_back(f"{op_type}Grad", input, g, g, orig_input_shape=list(whole), **attrs)
+
+
+def _pooled_back(op_type: str, to: Input, g: Input, *inputs: Any, **attrs: Any) -> Call:
+    """What windows that overlap pass back is added up in the stored type."""
+    return _result(_call(op_type, *inputs, **attrs), shape=list(to.array.shape), narrow=True)
+
+
+def _matrix_of(places: Array, weights: Array, size: int) -> Array:
+    """The matrix (size, count) of what each of the results is mixed of, turned around."""
+    matrix = np.zeros((size, len(places)))
+    np.add.at(matrix, (places, np.arange(len(places))[:, None]), weights)
+    return matrix
+
+
+def _adaptive(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _along_adaptive(back, input, back.forward.attrs["output_size"])
+
+
+def _along_adaptive(back: _Back, input: Input, sizes: Sequence[int]) -> Call:
+    matrices = []
+    for size, count in zip(input.array.shape[-len(sizes) :], sizes, strict=True):
+        check_size([size, count])
+        matrix = np.zeros((size, count))
+        for at, (begin, end) in enumerate(adaptive_spans(size, count)):
+            matrix[begin:end, at] = 1 / (end - begin)
+        matrices.append(matrix)
+    return _call("torch.along_axes", back.g, *matrices, narrow=True)
+
+
+def _adaptive_maximum(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    def make() -> Call:
+        x, sizes = input.array, back.forward.attrs["output_size"]
+        space = x.shape[-len(sizes) :]
+        numbers = np.arange(x.size).reshape(x.shape)
+        places = np.empty((*x.shape[: -len(sizes)], *sizes), np.int64)
+        spans = [adaptive_spans(size, count) for size, count in zip(space, sizes, strict=True)]
+        for at in np.ndindex(*sizes):
+            window = (..., *(slice(*spans[axis][place]) for axis, place in enumerate(at)))
+            flat = (*x.shape[: -len(sizes)], -1)
+            chosen = x[window].reshape(flat).argmax(-1)[..., None]
+            places[(..., *at)] = np.take_along_axis(numbers[window].reshape(flat), chosen, -1)[..., 0]
+        return _by_place(back.g, places, input)
+
+    yield input, make
+
+
+for _rank in (1, 2, 3):
+    _GRADIENTS[f"conv{_rank}d"] = partial(_convolution, _rank, False)
+    _GRADIENTS[f"conv_transpose{_rank}d"] = partial(_convolution, _rank, True)
+    for _name in (f"max_pool{_rank}d", f"max_pool{_rank}d_with_indices", f"avg_pool{_rank}d"):
+        _GRADIENTS[_name] = partial(_pooling, _rank)
+    _GRADIENTS[f"adaptive_avg_pool{_rank}d"] = partial(_adaptive, _rank)
+    for _name in (f"adaptive_max_pool{_rank}d", f"adaptive_max_pool{_rank}d_with_indices"):
+        _GRADIENTS[_name] = partial(_adaptive_maximum, _rank)
+
+
+@gradient("interpolate", "upsample", "upsample_nearest", "upsample_bilinear")
+def _interpolate(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    call = back.forward
+    if call.op_type == "Identity":
+        yield from _copies(back)
+        return
+    if call.op_type == "torch.adaptive_avg_pool":
+        yield input, lambda: _along_adaptive(back, input, call.attrs["output_size"])
+        return
+
+    def make() -> Call:
+        sizes = call.attrs["size"]
+        space = input.array.shape[-len(sizes) :]
+        scales = call.attrs.get("scale_factor") or [None] * len(sizes)
+        matrices = []
+        for size, count, scale in zip(space, sizes, scales, strict=True):
+            check_size([size, count])
+            places, weights = taps(call.attrs["mode"], size, count, bool(call.attrs["align_corners"]), scale)
+            matrices.append(_matrix_of(places, weights, size))
+        return _call("torch.along_axes", back.g, *matrices, off=2.0 + max(*space, *sizes), narrow=True)
+
+    yield input, make
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+def _normalised(back: _Back, input: Input, weight: Any, bias: Any, **attrs: Any) -> Gradients:
+    """The gradients of a norm for its input, weight and bias; attributes as torch.normalised_grad has them."""
+    statistics = attrs.pop("statistics", ())
+
+    def make(of: str, to: Input) -> Call:
+        shape = list(to.array.shape) if of != "input" else None
+        given = None if weight is None else weight
+        return _call("torch.normalised_grad", back.g, input, given, *statistics, of=of, parameter_shape=shape, **attrs)
+
+    for of, to in (("input", input), ("weight", weight), ("bias", bias)):
+        if to is not None:
+            yield to, partial(make, of, to)
+
+
+def _size_of_norm(normalized_shape: Any) -> int:
+    return prod(normalized_shape) if isinstance(normalized_shape, (list, tuple)) else int(normalized_shape)
+
+
+@gradient("layer_norm", "npu_layer_norm_eval", "native_layer_norm")
+def _layer_norm(
+    back: _Back, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Gradients:  # fmt: skip
+    length = _size_of_norm(normalized_shape)
+    yield from _normalised(
+        back, input, weight, bias, shape=[input.array.size // length, length], axes=[1], weight_shape=[1, length],
+        epsilon=float(eps), centred=True,
+    )  # fmt: skip
+
+
+@gradient("rms_norm", "npu_rms_norm")
+def _rms_norm(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    call = back.forward
+    given = [tensor for tensor in back.tensors if tensor is not input]
+    length = _given(call, 1).array.size
+    yield from _normalised(
+        back, input, given[0] if given else None, None, shape=[input.array.size // length, length], axes=[1],
+        weight_shape=[1, length], epsilon=float(call.attrs["epsilon"]), centred=False,
+    )  # fmt: skip
+
+
+_GRADIENTS["npu_rms_norm"] = lambda back, self, gamma, epsilon=1e-6: _rms_norm(back, self, gamma, epsilon)
+
+
+@gradient("batch_norm")
+def _batch_norm(
+    back: _Back, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float | None = 0.1, eps: float = 1e-5,
+) -> Gradients:  # fmt: skip
+    batch, channels = input.array.shape[:2]
+    statistics = () if training else (running_mean, running_var)
+    yield from _normalised(
+        back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[0, 2],
+        weight_shape=[1, channels, 1], epsilon=float(eps), centred=True, statistics=statistics,
+    )  # fmt: skip
+
+
+@gradient("Torch.batch_norm", "Aten.batch_norm")
+def _torch_batch_norm(
+    back: _Back, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Gradients:  # fmt: skip
+    yield from _batch_norm(back, input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@gradient("instance_norm")
+def _instance_norm(
+    back: _Back, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Gradients:  # fmt: skip
+    if not use_input_stats:
+        yield from _batch_norm(back, input, running_mean, running_var, weight, bias, False, momentum, eps)
+        return
+    batch, channels = input.array.shape[:2]
+    yield from _normalised(
+        back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[2],
+        weight_shape=[1, channels, 1], epsilon=float(eps), centred=True,
+    )  # fmt: skip
+
+
+_GRADIENTS["Torch.instance_norm"] = _GRADIENTS["Aten.instance_norm"] = (
+    lambda back, input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled=True:
+    _instance_norm(back, input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+)  # fmt: skip
+
+
+@gradient("group_norm")
+def _group_norm(
+    back: _Back, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Gradients:  # fmt: skip
+    batch, channels = input.array.shape[:2]
+    of_group = channels // num_groups
+    yield from _normalised(
+        back, input, weight, bias, shape=[batch, num_groups, of_group, prod(input.array.shape[2:])], axes=[2, 3],
+        weight_shape=[1, num_groups, of_group, 1], epsilon=float(eps), centred=True,
+    )  # fmt: skip
+
+
+@gradient("normalize")
+def _normalize(back: _Back, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Gradients:
+    yield input, lambda: _unit(back, input, p, dim, eps, "input")
+
+
+def _unit(back: _Back, input: Input, p: float, dim: Any, eps: float, of: str) -> Call:
+    if p != 2:
+        raise NotComputedError("no_variant", name="p", value=str(p))
+    return _call("torch.normalize_grad", back.g, input, dim=_axes(input, dim), eps=float(eps), of=of)
+
+
+# --- attention and embedding ------------------------------------------------------------------------------------------
+
+
+@gradient("scaled_dot_product_attention")
+def _attention(
+    back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any
+) -> Gradients:
+    call = back.forward
+    for slot, to in enumerate((query, key, value, attn_mask)):
+        if to is not None:
+            yield to, partial(
+                _call, "torch.scaled_dot_product_attention_grad", query, key, value, attn_mask, back.g, slot=slot,
+                **call.attrs,
+            )  # fmt: skip
+
+
+@gradient("npu_fusion_attention", "npu_fusion_attention_v2")
+def _npu_fusion_attention(
+    back: _Back, query: Any, key: Any, value: Any, head_num: int, input_layout: str, *, pse: Any = None, **others: Any
+) -> Gradients:
+    call = back.forward
+    q, k, v, shift, drop, padding, mask, *rest = call.inputs
+    inputs = (q, k, v, back.g, shift, drop, padding, mask, None, None, None, None, *rest)
+    for slot, to in enumerate((query, key, value, pse)):
+        if to is not None:
+            yield to, partial(_slot, slot, "FlashAttentionScoreGrad", *inputs, **call.attrs)
+
+
+@gradient("embedding")
+def _embedding(
+    back: _Back, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Gradients:  # fmt: skip
+    count = weight.array.shape[0]
+    padding = None if padding_idx is None else int(padding_idx) % count
+    attrs = {"num_weights": count, "padding_idx": padding, "scale_grad_by_freq": bool(scale_grad_by_freq)}
+    yield weight, lambda: _result(_call("EmbeddingDenseGrad", back.g, input, **attrs), narrow=True)
+
+
+_GRADIENTS["Torch.embedding"] = _GRADIENTS["Aten.embedding"] = (
+    lambda back, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False:
+    _embedding(back, indices, weight, padding_idx if padding_idx >= 0 else None, None, 2.0, scale_grad_by_freq)
+)  # fmt: skip
+
+
+@gradient("npu_rotary_mul")
+def _npu_rotary_mul(back: _Back, input: Any, r1: Any, r2: Any, rotary_mode: str = "half") -> Gradients:
+    interleaved = rotary_mode == "interleave"
+    yield input, lambda: _call("torch.rotary_grad", back.g, r1, r2, interleaved=interleaved)
+    yield r1, lambda: _reduced(r1, "Mul", back.g, input)
+    yield r2, lambda: _reduced(r2, "Mul", back.g, replace(input, array=turned(input.array, interleaved)))
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def _class_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, of: str, **kwargs: Any) -> Call:
+    return _call("torch.class_loss_grad", back.g, input, target, weight, of=of, **back.forward.attrs)
+
+
+@gradient("cross_entropy")
+def _cross_entropy(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _class_loss(back, input, target, weight, of="logits")
+
+
+@gradient("nll_loss")
+def _nll_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _class_loss(back, input, target, weight, of="logarithms")
+
+
+def _loss(op_type: str, order: str, symmetric: bool, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
+    """The gradient of a loss of each element; `order` are the inputs of its op: x, target t, gradient g, weight w."""
+    attrs = back.forward.attrs
+    whole = _shape_of(input, target)
+
+    def make(to: Input, x: Input, t: Input) -> Call:
+        more = [tensor for tensor in back.forward.inputs[2:]]
+        named: dict[str, Any] = {"x": x, "t": t, "g": back.g}
+        inputs = [named[letter] for letter in order] + (more if "w" not in order else [])
+        inputs = [
+            replace(tensor, array=np.broadcast_to(tensor.array, whole)) if tensor in (x, t) else tensor
+            for tensor in inputs
+        ] if whole != x.array.shape or whole != t.array.shape else inputs  # fmt: skip
+        return _reduced(to, op_type, *inputs, of=whole, **attrs)
+
+    yield input, partial(make, input, input, target)
+    if symmetric:
+        yield target, partial(make, target, target, input)
+
+
+_GRADIENTS["mse_loss"] = partial(_loss, "MseLossGrad", "xtg", True)
+_GRADIENTS["l1_loss"] = partial(_loss, "L1LossGrad", "gxt", True)
+_GRADIENTS["smooth_l1_loss"] = partial(_loss, "SmoothL1LossGradV2", "xtg", True)
+_GRADIENTS["huber_loss"] = partial(_loss, "torch.huber_loss_grad", "gxt", True)
+_GRADIENTS["binary_cross_entropy"] = partial(_loss, "BinaryCrossEntropyGrad", "xtg", False)
+_GRADIENTS["binary_cross_entropy_with_logits"] = partial(_loss, "SigmoidCrossEntropyWithLogitsGradV2", "xtg", False)
+
+
+@gradient("kl_div")
+def _kl_div(
+    back: _Back, input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    log_target: bool = False,
+) -> Gradients:  # fmt: skip
+    count = {"mean": input.array.size, "batchmean": input.array.shape[0] if input.array.ndim else 1}.get(reduction, 1)
+    yield input, lambda: _reduced(
+        input, "torch.kl_div_grad", back.g, target, of=_shape_of(input, target), count=count,
+        log_target=bool(log_target) or None,
+    )  # fmt: skip
+
+
+# --- reductions -------------------------------------------------------------------------------------------------------
+
+
+def _axes(x: Input, dim: Any) -> list[int]:
+    rank = x.array.ndim
+    dims = [] if dim is None else list(dim) if isinstance(dim, (list, tuple)) else [dim]
+    return [int(axis) % max(1, rank) for axis in dims] or list(range(rank))
+
+
+def _kept(x: Input, dim: Any, reduced: Input) -> Input:
+    """A result of a reduction with the axes that were summed as axes of length 1."""
+    axes = _axes(x, dim)
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.array.shape)]
+    return replace(reduced, array=reduced.array.reshape(shape))
+
+
+def _spread_out(x: Input, dim: Any, reduced: Input) -> Input:
+    kept = _kept(x, dim, reduced)
+    return replace(kept, array=np.broadcast_to(kept.array, x.array.shape))
+
+
+@gradient("sum")
+def _sum(back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Gradients:
+    yield input, lambda: _call("Identity", _spread_out(input, dim, back.g))
+
+
+@gradient("mean")
+def _mean(back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Gradients:
+    yield input, lambda: _shared(_spread_out(input, dim, back.g), input.array.size / max(1, back.g.array.size))
+
+
+def _shared(g: Input, count: float) -> Call:
+    return _call("torch.scaled", g, value=float(count), divided=True)
+
+
+@gradient("prod")
+def _prod(back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Gradients:
+    if not input.array.all():
+        raise NotComputedError("no_variant", name="input", value="0")
+    yield input, lambda: _call("torch.prod_grad", _kept(input, dim, back.g), input, _kept(input, dim, back.y))
+
+
+def _deviation(
+    root: bool, /, back: _Back, input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Gradients:  # fmt: skip
+    attrs = back.forward.attrs
+    axes = list(attrs["dim"])
+
+    def make() -> Call:
+        y = _kept(input, axes, back.y) if root else None
+        return _call(
+            "torch.var_grad", _kept(input, axes, back.g), input, y, dim=axes, correction=attrs["correction"]
+        )  # fmt: skip
+
+    yield input, make
+
+
+_GRADIENTS["var"] = partial(_deviation, False)
+_GRADIENTS["std"] = partial(_deviation, True)
+
+
+@gradient("vector_norm", "linalg.vector_norm", "linalg_vector_norm", "norm", "linalg.norm", "linalg_norm")
+def _norm(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    call = back.forward
+    axes = list(call.attrs["axes"])
+
+    def make() -> Call:
+        g = _kept(input, axes, back.g)
+        if call.op_type == "EuclideanNormD":
+            return _call("torch.norm_grad", g, input, _kept(input, axes, back.y))
+        if call.attrs.get("p") == 1.0:
+            return _call("Mul", g, replace(input, array=np.sign(input.array)))
+        raise NotComputedError("no_variant", name="p", value=str(call.attrs.get("p")))
+
+    yield input, make
+
+
+@gradient("logsumexp")
+def _logsumexp(back: _Back, input: Any, dim: Any, keepdim: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.logsumexp_grad", _kept(input, dim, back.g), input, _kept(input, dim, back.y))
+
+
+def _ties(back: _Back, input: Any, dim: Any = None, keepdim: bool = False) -> Gradients:
+    g, y = (lambda: _kept(input, dim, back.g)), (lambda: _kept(input, dim, back.y))
+    yield input, lambda: _call("torch.ties_grad", g(), input, y(), dim=_axes(input, dim))
+
+
+_GRADIENTS["amax"] = _GRADIENTS["amin"] = _ties
+
+
+def _extreme(smaller: bool | None, /, back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Gradients:  # fmt: skip
+    second = dim if isinstance(dim, Input) else other
+    if second is not None:
+        yield from _larger(back, input, second, smaller)
+    elif dim is None:
+        yield from _ties(back, input)
+    else:
+        yield from _chosen(back, input, dim)
+
+
+_GRADIENTS["max"] = partial(_extreme, None)
+_GRADIENTS["min"] = partial(_extreme, True)
+
+
+def _chosen(back: _Back, input: Input, dim: int) -> Gradients:
+    """The gradient of elements that the second result has the indices of, along an axis."""
+
+    def make() -> Call:
+        axis = int(dim) % max(1, input.array.ndim)
+        index, g = back.output(1).array, back.g
+        if index.ndim != input.array.ndim:
+            index, g = np.expand_dims(index, axis), replace(g, array=np.expand_dims(g.array, axis))
+        grid = list(np.indices(index.shape))
+        grid[axis] = index
+        return _by_place(g, np.ravel_multi_index(tuple(grid), input.array.shape), input)
+
+    yield input, make
+
+
+@gradient("topk")
+def _topk(back: _Back, input: Any, k: int, dim: int = -1, *args: Any, **kwargs: Any) -> Gradients:
+    yield from _chosen(back, input, dim)
+
+
+@gradient("sort", "msort")
+def _sort(back: _Back, input: Any, dim: int = -1, *args: Any, **kwargs: Any) -> Gradients:
+    yield from _chosen(back, input, dim)
+
+
+@gradient("cumsum")
+def _cumsum(back: _Back, input: Any, dim: int, *, dtype: Any = None) -> Gradients:
+    yield input, lambda: _call("CumsumD", back.g, axis=int(dim), reverse=True)
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
+
+
+def _by_place(g: Input, places: Array, to: Input, narrow: bool | None = True) -> Call:
+    """The gradients at the flat places of a tensor's elements (−1: of none), summed where several have the same."""
+    shape = to.array.shape
+    flat = np.asarray(places).reshape(-1)
+    used = flat[flat >= 0]
+    if used.size <= to.array.size and (not used.size or np.bincount(used, minlength=to.array.size).max() <= 1):
+        result = np.zeros(to.array.size, g.array.dtype)
+        result[used] = g.array.reshape(-1)[flat >= 0]
+        return _moved(g, result.reshape(shape))
+    return _call("torch.sum_by_place", g, flat.astype(np.int64), shape=list(shape), narrow=narrow)
+
+
+#: Functions whose gradient is summed by a reduction, in float32; the others add up one after the other where it goes.
+_REDUCED = frozenset({"expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile", "meshgrid"})
+
+
+def _copies(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
+    """The gradients of a function each of whose elements is one of its tensors' or a constant.
+
+    The elements are numbered, and the numbers moved; with their signs changed constants show as what keeps its sign.
+    """
+    sources = [number for number, tensor in enumerate(back.tensors) if _is_real(tensor)]
+    starts = np.cumsum([1, *(back.tensors[number].array.size for number in sources)])
+
+    def numbered(sign: float) -> list[Array]:
+        return back.again({
+            number: Input(
+                array=sign * np.arange(start, start + back.tensors[number].array.size, dtype=np.float64).reshape(
+                    back.tensors[number].array.shape
+                ),
+                dtype="float64",
+            )
+            for number, start in zip(sources, starts, strict=False)
+        })  # fmt: skip
+
+    made: list[tuple[Array, Input]] = []
+
+    def moved() -> tuple[Array, Input]:
+        if not made:
+            numbers = []
+            for first, second in zip(numbered(1.0), numbered(-1.0), strict=True):
+                numbers.append(np.where(first == -second, first, 0).astype(np.int64))
+            values = []
+            for at, number in enumerate(numbers):
+                g = back.gradients[at] if at < len(back.gradients) else None
+                values.append(np.zeros(number.size) if g is None else g.array.reshape(-1))
+            given = next((g for g in back.gradients if g is not None), None)
+            if given is None or any(value.size != number.size for value, number in zip(values, numbers, strict=True)):
+                raise NotComputedError("not_given", name="gradients")
+            made.append((
+                np.concatenate([number.reshape(-1) for number in numbers]),
+                replace(given, array=np.concatenate(values)),
+            ))  # fmt: skip
+        return made[0]
+
+    narrow = None if key_of(back.name, dict.fromkeys(_REDUCED)) else True
+
+    def make(number: int, start: int) -> Call:
+        numbers, g = moved()
+        tensor = back.tensors[number]
+        own = (numbers >= start) & (numbers < start + tensor.array.size)
+        return _by_place(g, np.where(own, numbers - start, -1), tensor, narrow)
+
+    for number, start in zip(sources, starts, strict=False):
+        yield back.tensors[number], partial(make, number, int(start))
+
+
+_MOVES = (
+    "permute transpose swapaxes swapdims t T movedim moveaxis expand broadcast_to expand_as repeat tile "
+    "repeat_interleave cat concat concatenate stack hstack vstack row_stack dstack column_stack split split_with_sizes "
+    "unsafe_split chunk unsafe_chunk tensor_split unbind narrow select flip fliplr flipud roll rot90 tril triu "
+    "diagonal diag __getitem__ index_select gather take_along_dim take masked_select index pad constant_pad_nd "
+    "pixel_shuffle pixel_unshuffle channel_shuffle unfold Tensor.unfold Aten.unfold Torch.unfold broadcast_tensors "
+    "meshgrid masked_scatter npu_confusion_transpose npu_transpose atleast_1d"
+)
+for _name in _MOVES.split():
+    _GRADIENTS[_name] = _copies
+
+
+def _same_order(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _moved(back.g, back.g.array.reshape(input.array.shape))
+
+
+_ORDERED = (
+    "reshape view _unsafe_view _reshape_alias reshape_as view_as flatten unflatten squeeze unsqueeze ravel contiguous "
+    "clone cpu npu cuda alias npu_format_cast positive to type type_as npu_dtype_cast _npu_dtype_cast half bfloat16 "
+    "float double"
+)
+for _name in _ORDERED.split():
+    _GRADIENTS[_name] = _same_order
+
+
+@gradient("copy_")
+def _copy(back: _Back, input: Any, src: Any, non_blocking: bool = False) -> Gradients:
+    yield src, lambda: _passed(back, src)
+
+
+def _filled(back: _Back, function: str, *args: Any) -> Call:
+    """The gradient with zeros where the function put something else."""
+    return torch_call(f"Tensor.{function}", [back.g, *args], {})
+
+
+@gradient("scatter")
+def _scatter(
+    back: _Back, input: Any, dim: int, index: Any, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Gradients:
+    if reduce is not None:
+        raise NotComputedError("no_variant", name="reduce", value=str(reduce))
+    yield input, lambda: _filled(back, "scatter", dim, index, 0.0)
+    yield src, lambda: _gathered(back, dim, index, src)
+
+
+def _gathered(back: _Back, dim: int, index: Input, src: Input) -> Call:
+    """The gradient at the indices, for a source of their shape."""
+    if src.array.shape != index.array.shape:
+        raise NotComputedError(
+            "shape_misfit", name="src", shape=src.array.shape, other="index", other_shape=index.array.shape
+        )
+    return _call("GatherElements", back.g, index, dim=int(dim))
+
+
+@gradient("scatter_add")
+def _scatter_add(back: _Back, input: Any, dim: int, index: Any, src: Any) -> Gradients:
+    yield input, lambda: _passed(back, input)
+    yield src, lambda: _gathered(back, dim, index, src)
+
+
+@gradient("index_add")
+def _index_add(back: _Back, input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Gradients:
+    yield input, lambda: _passed(back, input)
+    if alpha == 1:
+        yield source, lambda: _call("GatherV2", back.g, index, axis=int(dim))
+
+
+@gradient("index_copy")
+def _index_copy(back: _Back, input: Any, dim: int, index: Any, source: Any) -> Gradients:
+    yield input, lambda: _filled(back, "index_fill", dim, index, 0.0)
+    yield source, lambda: _call("GatherV2", back.g, index, axis=int(dim))
+
+
+@gradient("index_fill")
+def _index_fill(back: _Back, input: Any, dim: int, index: Any, value: Any) -> Gradients:
+    yield input, lambda: _filled(back, "index_fill", dim, index, 0.0)
+
+
+@gradient("index_put")
+def _index_put(back: _Back, input: Any, indices: Any, values: Any, accumulate: bool = False) -> Gradients:
+    places = tuple(slice(None) if each is None else each.array for each in indices)
+
+    def to_input() -> Call:
+        if accumulate:
+            return _passed(back, input)
+        g = back.g.array.copy()
+        g[places] = 0
+        return _moved(back.g, g)
+
+    yield input, to_input
+    yield values, lambda: _reduced(values, "Identity", replace(back.g, array=back.g.array[places]))
+
+
+# --- what the nodes between compute -----------------------------------------------------------------------------------
+
+#: Yields shapes and calls, by the function.
+Between = Callable[..., Iterator[tuple[Shape | None, Maker]]]
+_BETWEEN: dict[str, Between] = {}
+
+
+def _between(*names: str) -> Callable[[Between], Between]:
+    """Register what the last node of a function passes on, where that is not the gradient for a tensor."""
+
+    def register(builder: Between) -> Between:
+        _BETWEEN.update(dict.fromkeys(names, builder))
+        return builder
+
+    return register
+
+
+#: Functions whose last node may be a view, a copy or another type of what the nodes before it computed.
+_VIEWED = frozenset({
+    "linear", "matmul", "__matmul__", "__rmatmul__", "einsum", "inner", "instance_norm", "rms_norm",
+    "scaled_dot_product_attention", "repeat_interleave", "multi_head_attention_forward", "bilinear", "lstm", "gru",
+    "rnn_tanh", "rnn_relu", "softmax", "log_softmax",
+})  # fmt: skip
+
+
+def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape | None, Maker]]:
+    """The gradient itself in another shape, where one comes in and one goes out."""
+    if (
+        len([each for each in shapes if each is not None]) != 1
+        or len([g for g in back.gradients if g is not None]) != 1
+    ):
+        return []
+    g = back.gradients[0]
+    if g is None or g.array.size != prod(shape):
+        return []
+    is_viewed = key_of(back.name, dict.fromkeys(_VIEWED)) is not None
+    if not is_viewed and (g.array.shape == shape or _squeezed(g.array.shape) != _squeezed(shape)):
+        return []
+    return [(shape, lambda: _moved(g, g.array.reshape(shape)))]
+
+
+@_between("linear")
+def _of_weight_turned(back: _Back, input: Any, weight: Any, bias: Any = None) -> Iterator[tuple[Shape, Maker]]:
+    """The product takes the weight turned around."""
+    rows, columns = weight.array.shape
+    yield (columns, rows), lambda: _call("MatMulV2", _rows(input), _rows(back.g), transpose_x1=True)
+
+
+@_between("matmul", "__matmul__", "__rmatmul__", "einsum", "VF.gru", "VF.lstm", "VF.rnn_tanh", "VF.rnn_relu")
+def _of_turned(back: _Back, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:
+    """The last two axes change places, or the first two, those of a recurrent layer with the batch first."""
+    for axes in ((-1, -2), (0, 1)):
+        if back.g.array.ndim > max(axes):
+            turned_around = np.swapaxes(back.g.array, *axes)
+            yield turned_around.shape, partial(_moved, back.g, turned_around)
+
+
+@_between("cross_entropy")
+def _of_logarithms(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+    """The loss takes the logarithms of the softmax; with smoothing or probabilities it is a sum or a quotient."""
+    attrs = back.forward.attrs
+    smoothing = attrs["label_smoothing"]
+    if target.array.dtype.kind != "f" and not smoothing:
+        yield input.array.shape, lambda: _class_loss(back, input, target, weight, of="logarithms")
+    elif target.array.dtype.kind != "f":
+        yield back.g.array.shape, lambda: _moved(back.g, back.g.array)
+    elif attrs["reduction"] == "mean":
+        count = input.array.size / (input.array.shape[1] if input.array.ndim > 1 else input.array.size)
+        yield back.g.array.shape, lambda: _shared(back.g, count)
+
+
+@_between("l1_loss", "kl_div")
+def _of_reduction(back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:
+    """The mean or the sum of what each element makes."""
+    shape = _shape_of(input, target)
+    reduction = back.forward.attrs["reduction"]
+    if reduction in ("mean", "sum"):
+        g = replace(back.g, array=np.broadcast_to(back.g.array, shape))
+        yield shape, lambda: _shared(g, prod(shape)) if reduction == "mean" else _call("Identity", g)
+    elif reduction == "batchmean":
+        yield back.g.array.shape, lambda: _shared(back.g, shape[0])
+
+
+@_between("rms_norm")
+def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+    """The last product: by the weight, or without one by the inverse root."""
+    length = _size_of_norm(normalized_shape)
+    shape = input.array.shape
+    if weight is not None:
+        yield shape, lambda: _call("Mul", back.g, weight)
+        return
+    attrs = {"shape": [input.array.size // length, length], "axes": [1], "epsilon": back.forward.attrs["epsilon"]}
+    yield shape, lambda: _call("torch.normalised_grad", back.g, input, None, of="quotient", **attrs)
+    axes = [
+        axis
+        for axis in range(len(shape))
+        if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)
+    ]
+    small = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    whole = Input(array=np.zeros(small), dtype=back.g.dtype)
+    yield small, lambda: _reduced(whole, "Mul", back.g, input, of=shape)
+
+
+def _rank_of(normalized_shape: Any) -> int:
+    return len(normalized_shape) if isinstance(normalized_shape, (list, tuple)) else 1
+
+
+@_between("normalize")
+def _of_quotient(back: _Back, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+    for of in ("quotient", "norm"):
+        yield input.array.shape, partial(_unit, back, input, p, dim, eps, of)
+
+
+@_between("softsign")
+def _of_softsign(back: _Back, input: Any) -> Iterator[tuple[Shape, Maker]]:
+    divisor = replace(input, array=1 + np.abs(input.array))
+    yield input.array.shape, lambda: _call("torch.div_grad", back.g, divisor)
+    yield input.array.shape, lambda: _call("torch.divisor_grad", back.g, input, divisor)
+
+
+@_between("softmin")
+def _of_softmin(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:
+    axes = list(back.forward.attrs["axes"])
+    yield input.array.shape, lambda: _call("SoftmaxGrad", back.y, back.g, axes=axes)
+
+
+@_between("__rtruediv__", "__rdiv__")
+def _of_reciprocal(back: _Back, input: Any, other: Any) -> Iterator[tuple[Shape, Maker]]:
+    yield input.array.shape, lambda: _times(back, input, other)
+
+
+@_between("cosine_similarity")
+def _of_products(back: _Back, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Iterator[tuple[Shape, Maker]]:
+    whole = replace(x1, array=np.broadcast_to(x1.array, _shape_of(x1, x2)))
+    yield whole.array.shape, lambda: _call("Identity", _spread_out(whole, dim, back.g))
+
+
+@_between("__getitem__")
+def _of_last_index(back: _Back, input: Any, index: Any) -> Iterator[tuple[Shape, Maker]]:
+    """Each part of an index is a node of its own: the gradient for what the parts before the last have left."""
+    parts = list(index) if isinstance(index, (list, tuple)) else [index]
+    ellipses = [at for at, part in enumerate(parts) if part is Ellipsis or part == "..."] if all(not isinstance(part, Input) for part in parts) else []  # fmt: skip
+    taken = sum(part is not None for part in parts) - len(ellipses)
+    if ellipses:
+        at = ellipses[0]
+        parts[at : at + 1] = [slice(None)] * (input.array.ndim - taken)
+    for last in range(1, len(parts)):
+        before = tuple(_array_index(part) for part in parts[:last])
+        if any(isinstance(part, np.ndarray) for part in before):
+            break
+        left = input.array[before]
+        done = sum(not isinstance(part, int) for part in before)
+        rest = tuple([slice(None)] * done + [_array_index(part) for part in parts[last:]])
+        numbers = np.arange(left.size).reshape(left.shape)[rest]
+        if numbers.size == back.g.array.size:
+            yield left.shape, partial(_by_place, back.g, numbers, replace(input, array=left))
+
+
+def _array_index(part: Any) -> Any:
+    if isinstance(part, Input):
+        return part.array
+    return np.asarray(part) if isinstance(part, (list, tuple)) else part
