@@ -119,9 +119,7 @@ def _elu_slope(call: Call, g: Doubles, x: Doubles) -> Tracked:
     inner = real(call, "input_scale", default=1.0)
     power = np.exp(np.minimum(x, 0) * inner)
     slope = np.where(x > 0, scale, scale * alpha * inner * power)
-    return _known(
-        g * slope, np.abs(g) * np.where(x > 0, abs(scale), np.abs(slope) * (2 + np.abs(x * inner)) + abs(alpha))
-    )
+    return _known(g * slope, np.abs(g) * np.where(x > 0, abs(scale), np.abs(slope) * (2 + np.abs(x * inner)) + abs(alpha)))
 
 
 def _first_of_division(call: Call, g: Doubles, other: Doubles) -> Tracked:
@@ -166,11 +164,7 @@ def _slopes() -> None:
         ("logsumexp_grad", "g x y", lambda call, g, x, y: _apart(x, y).exp() * g),
         ("prod_grad", "g x y", lambda call, g, x, y: Tracked(g) * y / x),
         ("addcdiv_first_grad", "g other", lambda call, g, b: Tracked(g) * real(call, "value") / b),
-        (
-            "addcdiv_second_grad",
-            "g x other",
-            lambda call, g, a, b: -(Tracked(g) * (Tracked(a) * real(call, "value") / (Tracked(b) * b))),
-        ),
+        ("addcdiv_second_grad", "g x other", lambda call, g, a, b: -(Tracked(g) * (Tracked(a) * real(call, "value") / (Tracked(b) * b)))),
         ("addcmul_grad", "g other", lambda call, g, other: Tracked(other) * real(call, "value") * g),
         ("lerp_first_grad", "g weight", lambda call, g, weight: (1 - Tracked(weight)) * g),
         ("lerp_weight_grad", "g x end", lambda call, g, x, end: (Tracked(end) - x) * g),
@@ -420,9 +414,7 @@ def ties_gradient(call: Call) -> Outputs:
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
-def _moments(
-    x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, narrow: float
-) -> tuple[Tracked, Tracked]:
+def _moments(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, narrow: float) -> tuple[Tracked, Tracked]:
     """x without its mean (if `centred`), and the inverse root of its mean square, along some axes.
 
     Kernels may keep both statistics in the type of the tensors.

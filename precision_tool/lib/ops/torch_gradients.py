@@ -362,16 +362,12 @@ def _times(back: _Back, to: Input, other: Any) -> Call:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _of_input(
-    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
-) -> Gradients:
+def _of_input(op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
     """A gradient of that of the result and of the input."""
     yield input, lambda: _call(op_type, back.g, input, **attrs)
 
 
-def _of_output(
-    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
-) -> Gradients:
+def _of_output(op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
     yield input, lambda: _call(op_type, back.g, back.y, **attrs)
 
 
@@ -830,7 +826,9 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
         if transposed:
             return _of_images(f"Conv{many}D", input, (g, filters), shapes[0], **attrs)
         sizes = list(shapes[0])
-        return _of_images(f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs)
+        return _of_images(
+            f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs
+        )
 
     def to_weight() -> Call:
         pair = (g, images) if transposed else (images, g)
@@ -1052,9 +1050,7 @@ def _unit(back: _Back, input: Input, p: float, dim: Any, eps: float, of: str) ->
 
 
 @gradient("scaled_dot_product_attention")
-def _attention(
-    back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any
-) -> Gradients:
+def _attention(back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any) -> Gradients:
     call = back.forward
     for slot, to in enumerate((query, key, value, attn_mask)):
         if to is not None:
@@ -1483,10 +1479,7 @@ _VIEWED = frozenset({
 
 def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape | None, Maker]]:
     """The gradient itself in another shape, where one comes in and one goes out."""
-    if (
-        len([each for each in shapes if each is not None]) != 1
-        or len([g for g in back.gradients if g is not None]) != 1
-    ):
+    if len([each for each in shapes if each is not None]) != 1 or len([g for g in back.gradients if g is not None]) != 1:
         return []
     g = back.gradients[0]
     if g is None or g.array.size != prod(shape):
@@ -1549,11 +1542,7 @@ def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = No
         return
     attrs = {"shape": [input.array.size // length, length], "axes": [1], "epsilon": back.forward.attrs["epsilon"]}
     yield shape, lambda: _call("torch.normalised_grad", back.g, input, None, of="quotient", **attrs)
-    axes = [
-        axis
-        for axis in range(len(shape))
-        if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)
-    ]
+    axes = [axis for axis in range(len(shape)) if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)]
     small = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     whole = Input(array=np.zeros(small), dtype=back.g.dtype)
     yield small, lambda: _reduced(whole, "Mul", back.g, input, of=shape)
