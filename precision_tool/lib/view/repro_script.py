@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from precision_tool.lib.diagnose.recorded_formulas import autocast_type
 from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import RECORDED, Direction, RecordedCall, RecordedOp, RecordedTensor
-
-_HALVES = ("torch.float16", "torch.bfloat16")
 
 _HEAD = '''"""Makes a recorded call again: python3 run.py [DEVICE], which is {default} if none is named.
 
@@ -178,9 +177,7 @@ def _is_float(dtype: str) -> bool:
 
 def _made(call: RecordedCall, expression: str) -> list[str]:
     """Return the lines of the call: under autocast where that made halves of float32."""
-    inputs = [tensor.dtype for slot, tensor in call.tensors() if slot.startswith(("input", "kwargs"))]
-    outputs = [tensor.dtype for slot, tensor in call.tensors() if slot.startswith("output")]
-    lower = next((dtype for dtype in outputs if dtype in _HALVES and dtype not in inputs), "")
-    if not lower or "torch.float32" not in inputs:
+    lower = autocast_type(call)
+    if not lower:
         return [f"made = {expression}"]
-    return [f'with torch.autocast(device.partition(":")[0], dtype={lower}):', f"    made = {expression}"]
+    return [f'with torch.autocast(device.partition(":")[0], dtype=torch.{lower}):', f"    made = {expression}"]
