@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import posixpath
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli.command import DONE, FOUND, Output, show_note, tell_notes
+from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.messages import Message, text
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
 
     from precision_tool.lib.diagnose.comparing import OtherRun
     from precision_tool.lib.diagnose.stored_verdict import Since
-    from precision_tool.lib.diagnose.verdict_model import Verdict
+    from precision_tool.lib.diagnose.verdict_model import Step, StepText, Verdict
 
 #: Findings of a comparison that no verdict replaces.
 _ALWAYS_SHOWN = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
@@ -129,7 +130,7 @@ def _show(session: Session, outcome: Outcome, args: argparse.Namespace, output: 
             _show_findings(session, analysis, verdict, output, verbose=args.verbose)
         if not is_many:
             _show_since(session, outcome.since, output)
-        _show_verdict(session, verdict, output, analysis.part)
+        _show_verdict(session, verdict, args, output, analysis.part)
     if is_many:
         _show_other(outcome.other, output)
         _show_since(session, outcome.since, output)
@@ -190,11 +191,29 @@ def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | No
     return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
 
 
-def _show_verdict(session: Session, verdict: Verdict | None, output: Output, part: Message | None = None) -> None:
+def _show_verdict(
+    session: Session, verdict: Verdict | None, args: argparse.Namespace, output: Output, part: Message | None = None
+) -> None:
     if verdict is not None:
         from precision_tool.lib.view.verdict_screen import verdict_block
 
+        verdict = replace(verdict, next=tuple(_on_named_sides(verdict.next, args)))
         output.out.print(verdict_block(verdict, part, output.command_for(session)))
+
+
+def _on_named_sides(steps: Sequence[Step | StepText], args: argparse.Namespace) -> Iterator[Step | StepText]:
+    """Yield the steps with the dumps of msprobe that were named: these are no data folder, but may stand for it."""
+    left, right = args.left, args.right
+    is_recorded = any(side is not None and MSPROBE.lies_at(side) for side in (left, right))
+    for step in steps:
+        words = getattr(step, "command", ())
+        if not is_recorded or not words:
+            yield step
+        elif words[0] == "ac":
+            named = [word for option, side in (("-lt", left), ("-rt", right)) if side for word in (option, side)]
+            yield replace(step, command=(*words, *(word for word in named if word not in words)))
+        else:
+            yield replace(step, command=(*(("--data", left) if left is not None else ()), *words))
 
 
 def _show_since(session: Session, since: Since | None, output: Output) -> None:
@@ -287,7 +306,7 @@ def finish_without_benchmark(
         _show_checks(outcome.checks or (), output, next(iter(verdicts), None), verbose=args.verbose)
         _show_since(session, outcome.since, output)
         for verdict in verdicts:
-            _show_verdict(session, verdict, output)
+            _show_verdict(session, verdict, args, output)
     if not verdicts:
         raise missing
     return outcome.exit_code(args.fail)

@@ -19,6 +19,7 @@ from precision_tool.lib.data.kinds import (
     has_tensors,
     kind_at,
 )
+from precision_tool.lib.data.msprobe_tree import DUMP_FILE, has_msprobe_folders
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, real_path, stat_of
@@ -63,6 +64,8 @@ def find_inputs(
     try:
         run = (run_at or find_run)(npu)
     except DataNotFoundError as error:
+        if has_msprobe_folders(npu) and not has_tensors(npu):
+            raise DataNotFoundError.of(npu, "data.msprobe.no_dump_json", file=DUMP_FILE) from error
         if folder_exists(npu) and benchmark_kind(npu) is not None:
             raise DataNotFoundError.of(npu, "data.sides_swapped") from error
         raise
@@ -155,6 +158,9 @@ def default_npu(space: Workspace) -> str:
         raise DataNotFoundError("data.no_h5_of_npu", folder=space.pt_npu_dir)
     if not is_folder(folder):
         _check_no_file(folder)
+        npu = str(space.root / "npu")
+        if has_msprobe_folders(npu):
+            raise DataNotFoundError.of(npu, "data.msprobe.no_dump_json", file=DUMP_FILE)
         raise DataNotFoundError.of(folder, "data.no_npu_dump")
     return str(folder)
 

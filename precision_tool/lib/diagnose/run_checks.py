@@ -14,6 +14,7 @@ from precision_tool.lib.compare.result_files import ResultSource, cosines_of, so
 from precision_tool.lib.compare.run_values import KnownValues, known_values
 from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
+from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.diagnose import casts
 from precision_tool.lib.diagnose import fusion_effect as fusion
 from precision_tool.lib.diagnose import graph_diff as similarity
@@ -232,6 +233,8 @@ def all_checks(
     overflow = check_overflow(data, npu, graph, limit, cached)
     if not has_graph:
         return [] if overflow.skipped else [overflow]
+    if npu is not None and not leaves and MSPROBE.lies_at(npu):
+        return [overflow]
     cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
     if npu is None:
         return [*_checks_of_runs(data, threshold, graph, cosines, cached), overflow]

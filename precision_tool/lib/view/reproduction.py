@@ -166,7 +166,8 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
         other = None if golden is None else golden.input.array
         npu_outputs.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
     repro = Repro(
-        op=op, judged=judged, framework=run.file.framework, inputs=op_inputs.inputs, missing=op_inputs.missing, elsewhere=op_inputs.elsewhere,
+        op=op, judged=judged, framework=run.file.framework, inputs=op_inputs.inputs, missing=op_inputs.missing,
+        elsewhere=op_inputs.elsewhere,
         outputs=npu_outputs, reason=judged.reason,
     )  # fmt: skip
     return repro if judged.formula is None else _recomputed(repro, judged.formula)
