@@ -7,7 +7,7 @@ which a half type shows; one kernel computes in float32 and rounds its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import log, pi, prod, sqrt
 
