@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli.command import DONE, FOUND, Output, show_note, tell_notes
 from precision_tool.lib.data.kinds import MSPROBE
-from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
@@ -197,23 +198,36 @@ def _show_verdict(
     if verdict is not None:
         from precision_tool.lib.view.verdict_screen import verdict_block
 
-        verdict = replace(verdict, next=tuple(_on_named_sides(verdict.next, args)))
-        output.out.print(verdict_block(verdict, part, output.command_for(session)))
+        command = output.command_for(session)
+        if _are_named_dumps(session, args):
+            steps = tuple(_on_named_sides(verdict.next, args, output.command))
+            verdict, command = replace(verdict, next=steps), output.command
+        output.out.print(verdict_block(verdict, part, command))
 
 
-def _on_named_sides(steps: Sequence[Step | StepText], args: argparse.Namespace) -> Iterator[Step | StepText]:
-    """Yield the steps with the dumps of msprobe that were named: these are no data folder, but may stand for it."""
-    left, right = args.left, args.right
-    is_recorded = any(side is not None and MSPROBE.lies_at(side) for side in (left, right))
+def _are_named_dumps(session: Session, args: argparse.Namespace) -> bool:
+    """Return whether dumps of msprobe were named that are not those of the data folder."""
+    own = (session.workspace.dump_dir(0), session.workspace.msprobe_benchmark_dir)
+    return any(
+        side is not None and MSPROBE.lies_at(side) and not (folder and lies_in(real_path(side), real_path(str(folder))))
+        for side, folder in zip((args.left, args.right), own, strict=True)
+    )
+
+
+def _on_named_sides(
+    steps: Sequence[Step | StepText], args: argparse.Namespace, command: str
+) -> Iterator[Step | StepText]:
+    """Yield the steps with the dumps that were named: a comparison names them again, else one is the data folder."""
+    named = [word for option, side in (("-lt", args.left), ("-rt", args.right)) if side for word in (option, side)]
+    data = "--data" if command else "data"
     for step in steps:
         words = getattr(step, "command", ())
-        if not is_recorded or not words:
-            yield step
-        elif words[0] == "ac":
-            named = [word for option, side in (("-lt", left), ("-rt", right)) if side for word in (option, side)]
+        if words and words[0] == "ac":
             yield replace(step, command=(*words, *(word for word in named if word not in words)))
+        elif words and args.left is not None:
+            yield replace(step, command=(data, args.left, *words))
         else:
-            yield replace(step, command=(*(("--data", left) if left is not None else ()), *words))
+            yield step
 
 
 def _show_since(session: Session, since: Since | None, output: Output) -> None:

@@ -24,6 +24,7 @@ from precision_tool.lib.data.graph_choice import (
     load_choice,
     load_chosen,
 )
+from precision_tool.lib.data.kinds import first_dump
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
 from precision_tool.lib.messages import Message
@@ -193,6 +194,9 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     is_one = not is_folder(graph)
     if is_one and not exists(graph):
         raise DataNotFoundError.of(graph, "data.no_such_graph")
+    recorded = "" if is_one else first_dump(graph)
+    if recorded:
+        is_one, graph = True, recorded
     paths = [graph] if is_one else find_graph_files([graph])
     if not paths:
         raise nothing_below(DataNotFoundError("data.no_graph_in", folder=graph), graph)

@@ -288,7 +288,7 @@ class MsprobeDump(GeDump):
                 _check_not_empty(other)
                 raise UsageError.of(other, "data.one_side_msprobe")
             return
-        own, others = ({} if not (dump := _first_dump(side)) else read_dump_header(dump) for side in (path, other))
+        own, others = ({} if not (dump := first_dump(side)) else read_dump_header(dump) for side in (path, other))
         self._check_task(path, own)
         frameworks = own.get("framework"), others.get("framework")
         if None not in frameworks and frameworks[0] != frameworks[1]:
@@ -296,7 +296,7 @@ class MsprobeDump(GeDump):
 
     def check_judged_alone(self, path: str) -> None:
         """Raise UsageError for a dump that has no values."""
-        dump = _first_dump(path)
+        dump = first_dump(path)
         self._check_task(path, read_dump_header(dump) if dump else {})
 
     @staticmethod
@@ -305,8 +305,10 @@ class MsprobeDump(GeDump):
             raise UsageError.of(path, "data.msprobe.structure")
 
 
-def _first_dump(path: str) -> str:
-    """Return a `dump.json` at or below a folder; "" for none."""
+def first_dump(path: str) -> str:
+    """Return the first `dump.json` of a dump of msprobe at or below a folder; "" for a folder of another kind."""
+    if not MSPROBE.lies_at(path):
+        return ""
     with suppress(PrecisionToolError):
         return find_msprobe(path).leaves[0].dump
     return ""

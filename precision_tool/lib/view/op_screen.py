@@ -38,6 +38,7 @@ from precision_tool.lib.view.text import (
     json_text,
     label,
     labelled,
+    leaf_words,
     marked_pass,
     plain,
     row_text,
@@ -180,7 +181,14 @@ def run_name(run: RunGraph) -> str:
     return posixpath.basename(run.file.path) if run.number is None else f"debug_{run.number}"
 
 
+def recorded_title(run: RunGraph) -> str:
+    """Return the framework, and step and rank, of a dump of msprobe."""
+    return "  ".join(filter(None, (run.file.framework, leaf_words(run.leaf) if run.leaf is not None else "")))
+
+
 def _title(report: OpReport) -> str:
+    if report.run.file.framework:
+        return recorded_title(report.run)
     return f"{run_name(report.run)}  {report.graph.name}"
 
 
@@ -226,6 +234,8 @@ def _title_of(reports: Sequence[OpReport]) -> str:
     graphs = dict.fromkeys(report.graph.name for report in reports)
     if len(graphs) > 1:
         return ", ".join(map(_title, reports))
+    if reports[0].run.file.framework:
+        return _joined_runs(recorded_title(report.run) for report in reports)
     return f"{_joined_runs(run_name(report.run) for report in reports)}  {next(iter(graphs))}"
 
 
@@ -237,12 +247,14 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
     op, links = report.op, report.connections
     yield label("name"), plain(op.name, "bold")
     yield label("type"), plain(op.type)
-    yield label("id"), shown(Message("screen.view.op.id", id=op.id, stream=op.stream_id))
+    is_recorded = bool(report.run.file.framework)
+    if op.id is not None or not is_recorded:
+        yield label("id"), shown(Message("screen.view.op.id", id=op.id, stream=op.stream_id))
     if op.kernel_name:
         yield label("kernel"), plain(op.kernel_name)
     if op.kernel_lib:
         yield label("kernel_lib"), plain(op.kernel_lib)
-    if op.is_recorded:
+    if is_recorded:
         if op.module:
             yield label("module"), plain(op.module)
         if op.source:
@@ -251,7 +263,7 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
         yield label("kernel_is"), _kernel_source(op)
     if op.pass_names:
         yield label("pass_name"), plain(", ".join(map(marked_pass, op.pass_names)))
-    if not op.is_recorded:
+    if not is_recorded:
         yield label("origin_op"), _originals(op)
     caller = links.caller
     if caller is not None and caller.op is not None:

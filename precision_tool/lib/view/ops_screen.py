@@ -19,6 +19,7 @@ from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.op_verdict import OpVerdict
+from precision_tool.lib.view.op_screen import recorded_title
 from precision_tool.lib.view.tables import NUMBERS, NameTable, list_table
 from precision_tool.lib.view.text import (
     byte_size,
@@ -46,13 +47,8 @@ def run_title(run: RunGraph) -> RenderableType:
     names = [graph.name for graph in run.file.graphs[:1]]
     number = "" if run.number is None else f"debug_{run.number}"
     if run.file.framework:
-        return Group(plain(_recorded_title(run), "bold"), _path(run.file.path))
+        return Group(plain(recorded_title(run), "bold"), _path(run.file.path))
     return Group(plain("  ".join(filter(None, (number, *names))), "bold"), _path(run.file.path))
-
-
-def _recorded_title(run: RunGraph) -> str:
-    """Framework, and step and rank of the dump."""
-    return "  ".join(filter(None, (run.file.framework, leaf_words(run.leaf) if run.leaf is not None else "")))
 
 
 def _path(path: str) -> Text:

@@ -178,7 +178,8 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
     if fact("own_error") is not None:
         yield Message(
             "verdict.why.recomputed", error=fact("own_error"), rounding=fact("rounding"),
-            formula=tuple(dict.fromkeys(map(str, fact("recomputed_as") or ()))), producers=bool(fact("inputs_not_dumped")),
+            formula=tuple(dict.fromkeys(map(str, fact("recomputed_as") or ()))),
+            producers=bool(fact("inputs_not_dumped")),
         )  # fmt: skip
         yield Message(
             "verdict.why.elements", wrong=fact("wrong_elements"), elements=fact("elements"), output=fact("output"),
