@@ -389,6 +389,8 @@ class CandidateFormulas:
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
+        if recorded_of(op) is not None:
+            return op.type
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
     def without_search(self, op: Op, op_inputs: OpInputs) -> Iterator[Formula]:

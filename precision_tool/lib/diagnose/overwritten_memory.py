@@ -7,7 +7,7 @@ are the same numbers. Ops that write their output over their input, and variable
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
 
@@ -26,12 +26,14 @@ from precision_tool.lib.diagnose.op_values import (
     RunValues,
     Slot,
 )
+from precision_tool.lib.diagnose.recorded_formulas import dropped_share, recorded_of
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpResult, Proof, State, Suspect
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import as_stored, is_plain
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops.base import Input
 from precision_tool.lib.ops.optimizers import updated_inputs
 
 
@@ -276,10 +278,19 @@ def compare_with_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loade
 
 
 def divergence_of(values: RunValues, root: Root) -> Divergence | None:
-    """Return how a tensor differs from the benchmark's; None if it does not, or nothing tells."""
+    """Return how a tensor differs from the benchmark's; None if it does not, or nothing tells.
+
+    Of a dropout it is which elements are zero that is random.
+    """
     golden = values.load_benchmark(root)
     if golden is None:
         return None
+    recorded = recorded_of(root.op)
+    if recorded is not None and dropped_share(recorded):
+        own = values.load_root(root)
+        divergence = None if own is None else _against(root, _where_zero(own), _where_zero(golden))
+        is_other = divergence is not None and divergence.different > _OTHER_ZEROS * divergence.size
+        return divergence if is_other else None
     best: Divergence | None = None
     for form in _forms(values, root):
         for loaded in _loaded(values, form):
@@ -291,6 +302,14 @@ def divergence_of(values: RunValues, root: Root) -> Divergence | None:
         if best is not None:
             return best
     return None
+
+
+#: Zeros that two sides have in other places are chance up to this share: an activation may be zero on one side alone.
+_OTHER_ZEROS = 2.0**-6
+
+
+def _where_zero(loaded: Loaded) -> Loaded:
+    return replace(loaded, input=Input(array=np.asarray(loaded.input.array == 0, np.float64), dtype="float32"))
 
 
 def _forms(values: RunValues, root: Root) -> Iterator[Root]:

@@ -101,7 +101,9 @@ def recorded_formulas(
     NotComputedError
         Its function has no formula, not with these arguments, or inputs are missing.
     """
-    if not _is_forward(recorded):
+    if dropped_share(recorded):
+        yield _dropout_formula(op, dropped_share(recorded), got)
+    elif not _is_forward(recorded):
         yield from _gradient_formulas(op, recorded, inputs, got)
     elif api_of(recorded.call) in MODULES:
         yield from _module_formulas(op, recorded, inputs)
@@ -227,6 +229,48 @@ def _rebinding(spec: OpSpec, op: Op, recorded: RecordedOp, slots: Sequence[int],
         spec, function=whole, sampled=of_inner(spec.sampled), work=of_inner(spec.work),
         cheap_places=of_inner(spec.cheap_places), row_sums=of_inner(spec.row_sums), inputs=(),
     )  # fmt: skip
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
+
+
+#: Functions that put out random numbers, and those that set elements to zero at random.
+_RANDOM = frozenset({
+    "rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "uniform_",
+    "bernoulli", "bernoulli_", "multinomial", "poisson", "exponential_", "log_normal_", "cauchy_", "geometric_",
+    "random_",
+})  # fmt: skip
+_DROPPING = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"})
+
+
+def is_random_call(recorded: RecordedOp) -> bool:
+    """Return whether a call draws random numbers."""
+    name = recorded.call.call
+    return _is_forward(recorded) and name is not None and (name.name in _RANDOM or dropped_share(recorded) > 0)
+
+
+def dropped_share(recorded: RecordedOp) -> float:
+    """Return the share of elements that a dropout sets to zero; 0 for other calls."""
+    call = recorded.call
+    if not _is_forward(recorded) or call.call is None or call.call.name not in _DROPPING:
+        return 0.0
+
+    def argument(name: str, place: int, otherwise: float) -> float:
+        given = call.kwargs.get(name, call.inputs[place] if place < len(call.inputs) else otherwise)
+        value = given.value if isinstance(given, Literal) else given
+        return float(value) if isinstance(value, (int, float)) else otherwise
+
+    return argument("p", 1, 0.5) if argument("training", 2, 1.0) else 0.0
+
+
+def _dropout_formula(op: Op, share: float, got: Mapping[int, Input]) -> Formula:
+    """What is left of a dropout's input where it put out something; which elements these are is random."""
+    if 0 not in got:
+        raise NotComputedError("output_without_formula", slot=0)
+    kept = np.asarray(got[0].array != 0, np.float64)
+    factor = Input(array=kept / (1 - share) if share < 1 else kept, dtype="float32")
+    stage = Stage(name=op.name, op_type="Mul", args=(Ref(0), Ref(LENT)), output_specs=output_specs_of(op.output_descs))
+    return Formula(stages=(stage,), outputs={0: Ref(0, 0)}, lent={LENT: factor})
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pickletools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -97,9 +98,18 @@ def read_torch_file(file: StoredFile) -> Tensor:
     offset, size = archive.data_of("data.pkl")
     if size > _MAX_PICKLE:
         raise archive.damaged(offset, Message("row.io.torch.long_pickle", size=size))
-    pickle = _Pickle(file.path, file.read_at(offset, size), offset)
-    pickled = pickle.tensor()
+    data = file.read_at(offset, size)
+    try:
+        pickled = _described_by(data)
+    except FormatError:
+        pickled = _Pickle(file.path, data, offset).tensor()  # whose error has the path and the place
     return archive.tensor(pickled)
+
+
+@lru_cache(maxsize=4096)
+def _described_by(data: bytes) -> _Pickled:
+    """The tensor of a pickle. Those of a network are few: tensors of one shape and type have the same."""
+    return _Pickle("", data, 0).tensor()
 
 
 # --- the archive ------------------------------------------------------------------------------------------------------
