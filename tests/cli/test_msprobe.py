@@ -172,6 +172,9 @@ def test_the_overview_says_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_modules_are_completed_and_found(data: Path) -> None:
+    names = Session(Settings(data=data / "data")).names
+    assert "blocks.0.act" in names.op_names()
+    assert names.dump_file_names() == names.golden_file_names() == ()  # all entries lie in one file
     hits = tool("--data", "data", "ni", "blocks.0.act", "--json", cwd=data).json["ops"]
     assert [(hit["name"], hit["module"], hit["source_line"]) for hit in hits] == [(CULPRIT, MODULE, SOURCE)]
     listed = tool("--data", "data", "ls", "blocks.0.act", "--json", cwd=data).json["graphs"][0]["ops"]
