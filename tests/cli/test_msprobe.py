@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from command_line import tool
 from msprobe_files import dump_text, forward, write_leaf
+from msprobe_network import CULPRIT, MODULE, SOURCE, data_folder, dump_network
 from msprobe_python import run_torch
 from terminal import Terminal
-from trees.msprobe_network import CULPRIT, MODULE, SOURCE, data_folder, dump_network
 
 from precision_tool.lib.data.overview import RecordedOverview
 from precision_tool.lib.data.settings import Settings

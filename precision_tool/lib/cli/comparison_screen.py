@@ -218,14 +218,17 @@ def _on_named_sides(
     steps: Sequence[Step | StepText], args: argparse.Namespace, command: str
 ) -> Iterator[Step | StepText]:
     """Yield the steps with the dumps that were named: a comparison names them again, else one is the data folder."""
+    from precision_tool.lib.diagnose.verdict_model import StepText
+
     named = [word for option, side in (("-lt", args.left), ("-rt", args.right)) if side for word in (option, side)]
     data = "--data" if command else "data"
     for step in steps:
-        words = getattr(step, "command", ())
-        if words and words[0] == "ac":
-            yield replace(step, command=(*words, *(word for word in named if word not in words)))
-        elif words and args.left is not None:
-            yield replace(step, command=(data, args.left, *words))
+        if isinstance(step, StepText) or not step.command:
+            yield step
+        elif step.command[0] == "ac":
+            yield replace(step, command=(*step.command, *(word for word in named if word not in step.command)))
+        elif args.left is not None:
+            yield replace(step, command=(data, args.left, *step.command))
         else:
             yield step
 

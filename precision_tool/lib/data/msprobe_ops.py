@@ -404,7 +404,7 @@ class _Builder:
             return RecordedOp(call=call)
         module = call.name.replace(f".{Direction.PARAMETERS_GRAD}.", f"{_FORWARD}.")
         inside = [other for other in self._inside.get(module, ()) if _has_parameters(self._by_name.get(other))]
-        if inside or module in self._has_calls_inside:
+        if inside or module in self._containers:
             forward = self._by_name.get(inside[0]) if len(inside) == 1 else None
         else:
             forward = self._by_name.get(module)

@@ -313,7 +313,8 @@ def _recorded_steps(
     """Return the steps for a verdict on calls that msprobe recorded."""
     steps: list[Step] = []
     if first is not None:
-        steps += _RECORDED_STEPS[first.cause](first, framework)
+        own_steps = _RECORDED_STEPS.get(first.cause)
+        steps += _STEPS[first.cause](first) if own_steps is None else own_steps(first, framework)
     else:
         if any(other.cause is Cause.LOSS_SCALE for other in suspects):
             steps.append(Step(do=Action.SAME_LOSS_SCALE))
@@ -430,10 +431,8 @@ def _recorded_layout(suspect: Suspect, framework: str) -> list[Step]:
     return package if framework == "mindspore" else [_line(Action.PLAIN_FORMATS, _PLAIN_FORMATS), *package]
 
 
-#: Nothing is fused in recorded calls, and memory is told overwritten by addresses, which they lack.
+#: Of other causes the steps are the same for all frameworks.
 _RECORDED_STEPS = {
     Cause.KERNEL: _recorded_kernel, Cause.FUSION: _recorded_kernel, Cause.LAYOUT: _recorded_layout,
     Cause.CAST: _recorded_cast, Cause.OVERFLOW: _recorded_overflow, Cause.RANDOM: _recorded_random,
-    Cause.STOMP: lambda suspect, framework: _stomp(suspect), Cause.INPUT: lambda suspect, framework: _input(suspect),
-    Cause.WEIGHTS: lambda suspect, framework: _weights(suspect),
 }  # fmt: skip

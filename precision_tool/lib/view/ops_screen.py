@@ -208,9 +208,9 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
     rows = listing.rows[: limit or None]
     if listing.leaf.graph:
         yield _entry_table(rows)
-        total = Message("screen.view.list.entries", count=listing.total)
-        counts = Message("screen.view.list.of", matching=len(listing.rows), total=total)
-        yield shown_counts(counts, len(rows), len(listing.rows))
+        entries = Message("screen.view.list.entries", count=listing.total)
+        of_all = Message("screen.view.list.of", matching=len(listing.rows), total=entries)
+        yield shown_counts(of_all, len(rows), len(listing.rows))
         return
     if rows:
         table = list_table()
