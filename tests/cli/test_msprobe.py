@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import tool
+from command_line import check_golden, tool
 from msprobe_files import dump_text, forward, write_leaf
 from msprobe_network import CULPRIT, MODULE, SOURCE, data_folder, dump_network
 from msprobe_python import run_torch
@@ -117,6 +117,13 @@ def test_since_tells_that_it_is_mended(tmp_path: Path) -> None:
     tool("ac", "-lt", "before/npu", "-rt", "before/gpu", cwd=tmp_path)
     run = tool("ac", "-c", "--since", "-lt", "after/npu", "-rt", "after/gpu", "--json", cwd=tmp_path)
     assert (run.json["since"]["culprit"], run.json["since"]["mended"]) == (CULPRIT, True)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_screen_of_a_verdict(columns: int, tmp_path: Path) -> None:
+    data_folder(tmp_path / "data")
+    run = tool("--data", "data", "ac", "-c", cwd=tmp_path, columns=columns)
+    check_golden(f"verdict_recorded_{columns}.txt", run, tmp_path)
 
 
 def suspect(cause: Cause, culprit: str = CULPRIT, proof: Proof = Proof.RECOMPUTED) -> Suspect:
