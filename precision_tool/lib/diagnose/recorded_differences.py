@@ -87,7 +87,7 @@ def paired(call: RecordedCall, twin: RecordedCall, *, outputs: bool) -> Iterator
     """Return the tensors that a call put out, or those that it read, with the benchmark's of the same slot."""
     others = dict(twin.tensors())
     for slot, tensor in call.tensors():
-        if (slot.partition(".")[0] == "output") == outputs and slot in others:
+        if (slot.partition(".")[0] == "output") == outputs and slot in others and tensor.shape == others[slot].shape:
             yield PairedTensor(slot=slot, own=tensor, other=others[slot])
 
 

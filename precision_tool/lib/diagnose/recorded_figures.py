@@ -11,6 +11,7 @@ that of an index, and of a line for each tensor that a call put out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,7 +31,7 @@ from precision_tool.lib.diagnose.recorded_differences import (
     paired,
     unit_of,
 )
-from precision_tool.lib.diagnose.recorded_statistics import Statistics, statistics_of
+from precision_tool.lib.diagnose.recorded_statistics import Statistics, statistics_of, statistics_of_any
 from precision_tool.lib.io.msprobe_dump import DumpIndex, read_calls, read_dump_index
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.msprobe import MODULE_PREFIXES, Direction, RecordedCall, RecordedTensor, parse_call_name
@@ -291,13 +292,19 @@ class _Judge:
         self._other = other
         self._numbers = {name: number for number, name in enumerate(index.names)}
         self._other_numbers = {} if other is None else {name: number for number, name in enumerate(other.names)}
+        #: Functions that one side called more often: which of their calls belong together is not known.
+        self._unequal = frozenset[str]()
+        if other is not None:
+            counts = [Counter(map(_function, side.names)) for side in (index, other)]
+            self._unequal = frozenset(name for name in counts[0] if counts[0][name] != counts[1][name])
         self._suspects: list[FigureSuspect] = []
         #: The entry that put out a tensor last, by its checksum and by its figures.
         self._producers: dict[tuple[Any, ...], tuple[str, Statistics | None]] = {}
         #: Outputs of suspects, by the same keys: whose readers are looked for.
         self._watched: dict[tuple[Any, ...], int] = {}
         self._readers: dict[int, list[Reader]] = {}
-        self._judged = self._compared = self._same = self._unpaired = 0
+        self._judged = self._compared = self._same = 0
+        self._unpaired: set[str] = set()
         self._has_checksums = self._has_figures = False
         #: The largest difference of figures and the coarsest rounding so far, and what was seen.
         self._seen = self._unit = 0.0
@@ -332,7 +339,7 @@ class _Judge:
             judged=self._judged,
             compared=self._compared,
             same=self._same,
-            unpaired=self._unpaired,
+            unpaired=len(self._unpaired),
             has_checksums=self._has_checksums,
             has_figures=self._has_figures,
             reason=self._reason,
@@ -350,7 +357,8 @@ class _Judge:
                 call = calls.get(name)
                 if call is not None and call.call is not None:
                     forward = _forward_name(name) or ""
-                    yield _Entry(number, call, calls.get(forward), twins.get(name), twins.get(forward))
+                    twin = None if _function(name) in self._unequal else twins.get(name)
+                    yield _Entry(number, call, calls.get(forward), twin, twins.get(forward))
 
     @staticmethod
     def _read(index: DumpIndex, numbers: Mapping[str, int], names: list[str]) -> dict[str, RecordedCall]:
@@ -412,7 +420,7 @@ class _Judge:
         found = None
         if self._other is not None:
             if entry.twin is None:
-                self._unpaired += 1
+                self._unpaired.add(entry.call.name)
             else:
                 self._compared += 1
                 found = self._difference(entry, entry.twin)
@@ -453,6 +461,7 @@ class _Judge:
             wrote = [pair for pair in wrote if not pair.has_same_figures or pair.is_same]
         knows_bytes = self._trusts_bytes and bool(wrote) and all(pair.is_comparable for pair in (*read, *wrote))
         self._has_checksums |= knows_bytes
+        self._has_figures |= any(pair.own.maximum is not None and pair.other.maximum is not None for pair in wrote)
         reads_same = knows_bytes and bool(read) and all(pair.is_same for pair in read)
         if knows_bytes and all(pair.is_same for pair in (*read, *wrote)):
             self._same += 1
@@ -461,7 +470,6 @@ class _Judge:
         unit = self._unit = max(self._unit, unit_of(call, twin))
         source = self._source(entry, own, unit)
         differences = [(pair, difference_of(pair, elements=False)) for pair in (*read, *wrote)]
-        self._has_figures |= any(difference is not None for _, difference in differences)
         inputs = [difference.relative for _, difference in differences[: len(read)] if difference is not None]
         seen = max([self._seen, *(value for value in inputs if isfinite(value))])
         allowed = allowed_of(unit, 0.0 if reads_same else seen, amplification_of(call, entry.forward))
@@ -470,14 +478,14 @@ class _Judge:
             for pair, difference in differences[len(read) :]
             if difference is not None and pair.slot in slots
         ]
-        is_explained = any(value > allowed for value in inputs)  # what is not finite was not before either
+        is_explained = any(value > allowed for value in inputs) or any(map(_is_not_finite, read))
         self._seen = max([seen, *(item.relative for item in outputs if isfinite(item.relative))])
         if source is not None:
             return source
         worst = max(outputs, key=lambda item: item.relative, default=None)
         if reads_same:
             return self._other_bytes(entry, wrote, worst)
-        if worst is None or not worst.is_beyond or is_explained or self._has_departed:
+        if worst is None or not worst.is_beyond or is_explained or self._has_departed or _is_another_node(entry):
             return None
         self._has_departed = True
         return self._suspect(call, entry.number, Ground.DEPARTURE, worst.slot, difference=worst)
@@ -514,12 +522,13 @@ class _Judge:
             return None
         for pair in own:
             by_bytes = self._trusts_bytes and pair.is_comparable
-            if pair.is_same or self._producer_of(pair.own) is not None:
+            producer = self._producer_of(pair.own)
+            if pair.is_same or (producer is not None and producer not in self._unpaired):
                 continue
             # What comes before all that is computed was not rounded but to its type, each element of it.
             difference = difference_of(pair, elements=not self._has_computed)
             allowed = allowed_of(unit, self._seen, 1.0)
-            origin = self._origin(pair.own)
+            origin = self._origin(pair.own) if producer is None else Origin.UNRECORDED
             if difference is None:
                 # A checksum without figures tells only that it is not the same.
                 if not by_bytes or statistics_of(pair.own) is not None:
@@ -530,16 +539,20 @@ class _Judge:
                 is_trained = self._is_after_forward or (origin is not Origin.DATA and self._leaf.step)
                 if is_trained or not replace(difference, allowed=allowed).is_beyond:
                     continue
+            difference = replace(difference, allowed=allowed)
             suspect = self._suspect(
-                entry.call, entry.number, Ground.SOURCE, pair.slot, origin=origin,
-                difference=replace(difference, allowed=allowed),
+                entry.call, entry.number, Ground.SOURCE, pair.slot, origin=origin, difference=difference
             )  # fmt: skip
-            if pair.has_same_figures:
+            if difference.figure and not difference.is_beyond:
                 suspect = replace(suspect, confidence=_CONFIDENCE[Ground.BYTES])
+            if pair.has_same_figures:
                 if not self._is_after_forward:
                     self._doubt(pair, suspect)
                 continue
-            self._has_departed = True
+            if suspect.is_accused:
+                self._has_departed = True
+            else:
+                self._trusts_bytes = False
             return suspect
         return None
 
@@ -547,6 +560,29 @@ class _Judge:
         if self._is_after_forward:
             return Origin.UNRECORDED
         return Origin.VARIABLE if tensor.requires_grad else Origin.DATA
+
+
+def _function(name: str) -> str:
+    """A name without the number of the call."""
+    call = parse_call_name(name)
+    return name if call is None else f"{call.prefix}.{call.name}.{call.class_name}.{call.direction}"
+
+
+def _is_not_finite(pair: PairedTensor) -> bool:
+    statistics = statistics_of_any(pair.own)
+    return statistics is not None and not statistics.is_finite
+
+
+def _is_another_node(entry: _Entry) -> bool:
+    """Whether a gradient is that of the function before, on one side: the forward has put out what it was given."""
+    for forward in (entry.forward, entry.twin_forward):
+        if forward is not None and forward.inputs and forward.outputs:
+            given, out = forward.inputs[0], forward.outputs[0]
+            if isinstance(given, RecordedTensor) and isinstance(out, RecordedTensor):
+                figures = [statistics_of(tensor) for tensor in (given, out)]
+                if given.dtype == out.dtype and figures[0] and figures[1] and figures[0].is_like(figures[1]):
+                    return True
+    return False
 
 
 def _is_parameters_grad(name: str) -> bool:
