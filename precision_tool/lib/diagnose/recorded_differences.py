@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, isfinite, sqrt
 
 from precision_tool.lib.diagnose.recorded_statistics import (
     MAX,
@@ -109,8 +109,9 @@ def difference_of(pair: PairedTensor, *, elements: bool) -> Difference | None:
         narrower = largest_of(own.dtype) < 0.5 * largest_of(other.dtype)
         if own.is_finite or not other.is_finite or narrower:
             return None
-        value = own.minimum if own.maximum == own.maximum else own.maximum
-        return Difference(slot=pair.slot, figure=MAX, value=value, benchmark=other.maximum, relative=float("inf"))
+        figure = MIN if isfinite(own.maximum) else MAX
+        value, benchmark = (own.minimum, other.minimum) if figure == MIN else (own.maximum, other.maximum)
+        return Difference(slot=pair.slot, figure=figure, value=value, benchmark=benchmark, relative=inf)
     exact = not own.unit and not other.unit
     size = max(own.largest, other.largest)
     rms = max(own.rms, other.rms)

@@ -44,6 +44,8 @@ _MOST_SUSPECTS, _MOST_READERS = 10, 8
 _MOST_DOUBTFUL = 1000
 #: The least share of a run's entries that its benchmark must have.
 _LEAST_PAIRED = 0.5
+#: The prefix of calls whose results are made of what other ranks put in.
+_COMMUNICATION = "Distributed"
 #: Parts of names of functions that draw random numbers.
 _RANDOM = ("dropout", "rand", "normal", "bernoulli", "multinomial", "uniform", "exponential_", "poisson")
 
@@ -80,6 +82,8 @@ class Origin(StrEnum):
     DATA = "data"
     VARIABLE = "variable"
     UNRECORDED = "unrecorded"
+    #: It is what communication brought, which is made of what other ranks put in.
+    RANKS = "ranks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,6 +487,8 @@ class _Judge:
         if source is not None:
             return source
         worst = max(outputs, key=lambda item: item.relative, default=None)
+        if call.call is not None and call.call.prefix == _COMMUNICATION:
+            return self._from_ranks(entry, wrote if reads_same else [], worst)
         if reads_same:
             return self._other_bytes(entry, wrote, worst)
         if worst is None or not worst.is_beyond or is_explained or self._has_departed or _is_another_node(entry):
@@ -510,6 +516,21 @@ class _Judge:
             ground = Ground.BYTES
         self._trusts_bytes = False  # the first stands for all that follow
         return self._suspect(call, entry.number, ground, slot, difference=worst)
+
+    def _from_ranks(
+        self, entry: _Entry, other_bytes: list[PairedTensor], worst: Difference | None
+    ) -> FigureSuspect | None:  # fmt: skip
+        """Tell of communication that brought something else: another rank departed before, and it is judged there."""
+        departs = worst is not None and worst.is_beyond
+        differing = [pair.slot for pair in other_bytes if not pair.is_same and not pair.has_same_figures]
+        if self._has_departed or not (departs or differing):
+            return None
+        self._has_departed, self._trusts_bytes = departs, False
+        slot = worst.slot if worst is not None and departs else differing[0]
+        suspect = self._suspect(
+            entry.call, entry.number, Ground.SOURCE, slot, origin=Origin.RANKS, difference=worst
+        )  # fmt: skip
+        return replace(suspect, confidence=_CONFIDENCE[Ground.BYTES])
 
     def _doubt(self, pair: PairedTensor, suspect: FigureSuspect) -> None:
         """Keep a difference of bytes whose figures are the same, until something is seen to be written there."""
