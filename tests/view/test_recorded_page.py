@@ -344,5 +344,4 @@ def test_what_is_no_call_is_not_called_undumped(browse: Browse, report: Path) ->
     page = browse(report)
     text = page.text("#tab-verdict .gaps")
     assert ENGLISH["page.status.recorded.no_npu_dump"] in text
-    assert ENGLISH["page.status.recorded.no_original_op"] in text
     assert ENGLISH["page.status.no_npu_dump"] not in text
