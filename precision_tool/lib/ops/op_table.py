@@ -47,7 +47,7 @@ _BY_ELEMENT = frozenset({
     "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "FastGelu", "Mish",
     "HardSwish", "Swish", "ReluGrad", "Relu6Grad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "SoftplusGrad",
     "SoftsignGrad", "EluGrad", "SeluGrad", "GeluGrad", "FastGeluGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad",
-    "GeluV2", "Addcmul", "Addcdiv", "torch.scaled", "torch.lerp",
+    "GeluV2", "Addcmul", "Addcdiv", "torch.scaled", "torch.lerp", "torch.axpy",
     "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
     "SelectV2",  # not Select, whose condition of one axis chooses along the first
     "ApplyGradientDescent", "ApplyMomentum", "ApplyMomentumD", "ApplyKerasMomentum", "ApplyAdam", "ApplyAdamD",

@@ -129,6 +129,8 @@ def recorded_gradients(
         Calls by position, without the positions for which there are none.
     """
     back = _Back(name, args, kwargs, outputs, gradients)
+    if _returns_argument(back, outputs):
+        raise NotComputedError("no_variant", name="node", value="of the call before")
     makers: dict[int, Maker | None] = {}
     with suppress(NotComputedError):
         makers = _makers(back)
@@ -137,6 +139,10 @@ def recorded_gradients(
     if key is not None:
         with suppress(NotComputedError):
             between = _bound(name, _BETWEEN[key], back)
+    shape_in = _g_shape(back)
+    if (name.endswith("_") and not name.endswith("__")) or back.kwargs.get("inplace"):
+        # Autograd puts a node behind what changes a view, as hooks of modules make of all that they are given.
+        between.insert(0, (shape_in, lambda: _passed_on(back)))
     result: dict[int, list[Call]] = {}
     for position, shape in enumerate(shapes):
         if shape is None:
@@ -164,6 +170,21 @@ def _of_tensors(back: _Back, makers: Mapping[int, Maker | None], shape: Shape) -
         if make is not None:
             calls.append(_in_shape(_guarded(back.name, make), own, shape))
     return calls
+
+
+#: Functions that return their argument where there is nothing to do: autograd's last node is then of the call before.
+_NOTHING_TO_DO = frozenset({"to", "float", "half", "bfloat16", "double", "type_as", "contiguous", "dropout"})
+
+
+def _returns_argument(back: _Back, outputs: Sequence[Input | None]) -> bool:
+    if back.name.rpartition(".")[2] not in _NOTHING_TO_DO or not outputs or outputs[0] is None or not back.tensors:
+        return False
+    x, y = back.tensors[0], outputs[0]
+    return x.dtype == y.dtype and np.array_equal(x.array, y.array, equal_nan=x.array.dtype.kind == "f")
+
+
+def _passed_on(back: _Back) -> Call:
+    return _moved(back.g, back.g.array)
 
 
 def _squeezed(shape: Shape) -> Shape:
