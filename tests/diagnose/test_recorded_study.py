@@ -376,6 +376,43 @@ def test_a_parameter_that_is_updated_otherwise_shows_the_device(tmp_path: Path) 
     assert found.is_fed_alike
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_parameter_that_replicas_do_not_share_is_named_once(tmp_path: Path, ranks: int) -> None:
+    """The gradient is the same on all, as that of replicas is: parts of a parameter have their own."""
+    weight, gradient = values(1, size=18).reshape(3, 6), values(2, size=18).reshape(3, 6)
+    for number in (0, 1):
+        for rank in range(ranks):
+            step = Step()
+            own = weight * np.float32(1.5) if rank == 1 else weight
+            x = values(3, rank, size=24).reshape(4, 6)
+            step.call("Functional.linear.0.forward", x, own, output=[x @ own.T])
+            step.entries["Functional.linear.0.forward"]["input_args"][1]["requires_grad"] = True
+            step.call("Tensor.own_step_.0.forward", own, gradient, output=[own - gradient])
+            step.call("Distributed.all_reduce.0.forward", gradient, output=[ranks * gradient])
+            step.write(tmp_path / f"d/step{number}/rank{rank}")
+    conclusion = study(tmp_path / "d").conclusion
+    found = conclusion.culprit
+    assert found is not None
+    assert (found.step, found.op, found.cause) == (0, "Functional.linear.0.forward.input.1", "weights")
+    assert found.ground is Ground.REPLICAS
+    assert found.ranks == ((1,) if ranks == 3 else (0, 1))
+    assert not conclusion.further
+
+
+def test_parts_of_a_parameter_are_no_replicas(tmp_path: Path) -> None:
+    for rank in range(2):
+        step = Step()
+        own, x = values(1, rank, size=18).reshape(3, 6), values(3, size=24).reshape(4, 6)
+        step.call("Functional.linear.0.forward", x, own, output=[x @ own.T])
+        step.entries["Functional.linear.0.forward"]["input_args"][1]["requires_grad"] = True
+        gradient = values(2, rank, size=18).reshape(3, 6)
+        step.call("Tensor.own_step_.0.forward", own, gradient, output=[own - gradient])
+        total = np.sum([values(5, 0), values(5, 1)], axis=0, dtype=np.float32)
+        step.call("Distributed.all_reduce.0.forward", values(5, rank), output=[total])
+        step.write(tmp_path / f"d/step0/rank{rank}")
+    assert study(tmp_path / "d").conclusion.culprit is None
+
+
 def test_ranks_with_the_same_modules_are_of_one_network(tmp_path: Path) -> None:
     """One rank makes another call outside of them, and its tensors happen to be connected otherwise."""
     for rank in range(2):
