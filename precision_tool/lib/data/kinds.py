@@ -18,8 +18,10 @@ from precision_tool.lib.data.dump_tree import (
     list_folders,
     nothing_below,
 )
+from precision_tool.lib.data.msprobe_matching import check_same_network, fitted
 from precision_tool.lib.data.msprobe_ops import find_msprobe_benchmark, find_msprobe_run, read_recorded
 from precision_tool.lib.data.msprobe_tree import DUMP_FILE
+from precision_tool.lib.data.tensor_table import TABLE_FILE, find_listed, read_listed
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.io.npy import read_npy
@@ -295,6 +297,13 @@ class NpyFiles(DataKind):
         """Return the tensor of a file that `find` returned; its values are read when they are used."""
         return read_npy(file.path) if self.has_suffix(file.path) else read_tensor_event(file.path)
 
+    def fitted(self, benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+        """Return a benchmark by the names that ops have in a leaf, where the two number them otherwise."""
+        return benchmark
+
+    def check_same_network(self, benchmark: Benchmark, leaf: DumpLeaf) -> None:
+        """Raise UsageError for a benchmark of another network than a leaf's, where it tells of what network it is."""
+
 
 class TfdbgRuns(NpyFiles):
     """A benchmark's tensors as tfdbg wrote them; `.npy` files that lie among them are read instead."""
@@ -320,13 +329,32 @@ class MsprobeTensors(NpyFiles):
     def read(self, file: BenchmarkFile) -> AnyTensor:
         return read_recorded(file)
 
+    def fitted(self, benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+        return fitted(benchmark, leaf)
+
+    def check_same_network(self, benchmark: Benchmark, leaf: DumpLeaf) -> None:
+        check_same_network(benchmark, leaf)
+
+
+class ListedFiles(NpyFiles):
+    """A benchmark's tensors in files of any name, `.npy`, `.pt` or `.safetensors`, which a table lists."""
+
+    def owns(self, name: str) -> bool:
+        return name == TABLE_FILE
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        return find_listed(path, stamps)
+
+    def read(self, file: BenchmarkFile) -> AnyTensor:
+        return read_listed(file)
+
 
 GE, INFER, MSPROBE = GeDump(), InferDump(), MsprobeDump()
-NPY, TFDBG, MSPROBE_TENSORS = NpyFiles(), TfdbgRuns(), MsprobeTensors()
+NPY, TFDBG, MSPROBE_TENSORS, LISTED = NpyFiles(), TfdbgRuns(), MsprobeTensors(), ListedFiles()
 #: What has graphs, the more special kind first.
 DEVICE_KINDS: tuple[GeDump, ...] = (MSPROBE, INFER, GE)
 #: Of these the first that lies at a path counts.
-BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, NPY, TFDBG)
+BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, LISTED, NPY, TFDBG)
 
 
 def kind_at(path: str) -> DataKind:

@@ -55,7 +55,7 @@ DATA, VARIABLE, UNRECORDED = "Data", "Variable", "Unrecorded"
 #: The name of each graph that is made of a dump: ops of all ranks and steps are those of one network.
 GRAPH_NAME = "msprobe"
 #: Functions whose arguments behind the first are parameters, where these require gradients.
-_WITH_PARAMETERS = frozenset({
+WITH_PARAMETERS = frozenset({
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "layer_norm",
     "batch_norm", "group_norm", "instance_norm", "rms_norm", "npu_rms_norm", "embedding", "bilinear", "prelu",
 })  # fmt: skip
@@ -438,7 +438,7 @@ class _Builder:
             return VARIABLE, parameter
         assert call.call is not None
         is_first = slot == "input.0"
-        if not is_first and tensor.requires_grad and call.call.name in _WITH_PARAMETERS:
+        if not is_first and tensor.requires_grad and call.call.name in WITH_PARAMETERS:
             return VARIABLE, name
         is_float = (data_type_of(tensor.dtype) or tensor.dtype).startswith(("float", "bfloat"))
         is_data = identity in self._data or call.name == self._first_api or not is_float
@@ -478,7 +478,7 @@ class _Builder:
 
 def _has_parameters(call: RecordedCall | None) -> bool:
     """Whether a function takes parameters of the module that it runs in."""
-    return call is not None and call.call is not None and call.call.name in _WITH_PARAMETERS
+    return call is not None and call.call is not None and call.call.name in WITH_PARAMETERS
 
 
 def identity_of(tensor: RecordedTensor) -> object:

@@ -86,11 +86,12 @@ def own_benchmark(golden: GoldenFiles, leaf: DumpLeaf, count: int) -> GoldenFile
     the run has one leaf (`count`), and the benchmark one place, only.
     """
     if not golden.places or golden.places == count == 1:
-        return golden
+        return golden.fitted(leaf)
     step, rank = placed(leaf.path)
     step = int(leaf.step) if leaf.step else step
     rank = int(leaf.device) if rank is None and leaf.device else rank
-    return golden.of_place(step, rank) or GoldenFiles(Benchmark(root=golden.root, files={}))
+    own = golden.of_place(step, rank)
+    return GoldenFiles(Benchmark(root=golden.root, files={})) if own is None else own.fitted(leaf)
 
 
 def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:

@@ -253,7 +253,12 @@ def _weights(suspect: Suspect) -> list[Step]:
     return [Step(do=Action.SAME_CHECKPOINT), _look(Action.LOOK_AT_VALUES, suspect)]
 
 
+def _arguments(suspect: Suspect) -> list[Step]:
+    return [Step(do=Action.SAME_ARGUMENTS), _look(Action.LOOK_AT_VALUES, suspect)]
+
+
 _STEPS = {
     Cause.KERNEL: _kernel, Cause.FUSION: _fusion, Cause.LAYOUT: _layout, Cause.CAST: _cast, Cause.OVERFLOW: _overflow,
     Cause.STOMP: _stomp, Cause.RANDOM: _random, Cause.INPUT: _input, Cause.WEIGHTS: _weights,
+    Cause.ARGUMENTS: _arguments,
 }  # fmt: skip

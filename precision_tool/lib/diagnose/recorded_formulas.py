@@ -32,7 +32,7 @@ from precision_tool.lib.model.msprobe import (
 )
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Output, Outputs
-from precision_tool.lib.ops.torch_apis import builder_of, torch_call
+from precision_tool.lib.ops.torch_apis import builder_of, other_call, torch_call
 from precision_tool.lib.ops.torch_gradients import has_gradient, recorded_gradients, torch_gradients
 
 T = TypeVar("T")
@@ -109,6 +109,8 @@ def recorded_formulas(
         yield from _module_formulas(op, recorded, inputs)
     else:
         yield _formula(op, recorded, inputs, _forward_call)
+        if other_call(_forward_call(op, recorded, inputs)) is not None:
+            yield replace(_formula(op, recorded, inputs, _other_forward_call), is_certain=False)
 
 
 def recorded_variants(
@@ -170,6 +172,13 @@ def _forward_call(
         arguments.arguments.update(others or {})
         args, kwargs = list(arguments.args), dict(arguments.kwargs)
     return torch_call(name, args, kwargs)
+
+
+def _other_forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Call:
+    call = other_call(_forward_call(op, recorded, inputs))
+    if call is None:
+        raise NotComputedError("no_formula", op_type=op.type)
+    return call
 
 
 def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make) -> Formula:

@@ -243,6 +243,7 @@ class Cause(StrEnum):
     RANDOM = "random"
     INPUT = "input"
     WEIGHTS = "weights"
+    ARGUMENTS = "arguments"
     LOSS_SCALE = "loss_scale"
     NONE = "none"
 
@@ -256,6 +257,8 @@ class Proof(StrEnum):
     RECOMPUTED = "recomputed"
     #: What nothing computes differs from the benchmark's.
     SOURCE = "source"
+    #: The two sides call it with other arguments.
+    ARGUMENTS = "arguments"
     #: It computes differently in two runs, from the same inputs.
     RUNS = "runs"
     #: An overflow status file of the device names it; it cannot be recomputed.
@@ -319,6 +322,7 @@ class Action(StrEnum):
     RUN_AGAIN = "run_again"
     SAME_BATCH = "same_batch"
     SAME_CHECKPOINT = "same_checkpoint"
+    SAME_ARGUMENTS = "same_arguments"
     EARLIER_STEP = "earlier_step"
     MAKE_BENCHMARK = "make_benchmark"
     COMPARE_RUN = "compare_run"

@@ -71,7 +71,10 @@ def _shifted(x: Doubles, axes: Axes) -> Tracked:
 def _softmax(x: Doubles, axes: Axes) -> tuple[Tracked, Tracked]:
     """The softmax, and its logarithm."""
     shifted = _shifted(x, axes)
+    # What is masked by −∞ is 0 whatever the others are: nothing is rounded there.
+    is_out = np.isneginf(shifted.value)
     powers = shifted.exp()
+    powers = Tracked(powers.value, np.where(is_out, 0.0, powers.noise))
     total = powers.total(axes)
     return powers / total, shifted - total.log()
 

@@ -48,6 +48,8 @@ from precision_tool.lib.ops.sum_orders import chained, sums_tried
 from precision_tool.lib.ops.tracked import Tracked
 from precision_tool.lib.ops.windows import BLOCK, expected, has_channels_first
 
+#: Rounding to a short type is open within so many roundings of what is rounded.
+_TIE = 16.0
 #: Partial sums of a block that are looked at.
 _PARTIAL_SUMS = 64
 #: What GE's kernels of the layer norm's gradient add to the variance; the ops have no attribute for it.
@@ -957,8 +959,12 @@ _register(
 def _batch_norm_v3(call: Call) -> _Plan:
     """Outputs: y, the running mean and variance, and what the gradient takes: the mean and the inverse root.
 
-    The variance is that of the differences from the mean, as PyTorch and the kernel compute it.
+    The variance is that of the differences from the mean, as PyTorch and the kernel compute it. `held` is the short
+    type in which the mean and the inverse root are held: PyTorch's kernel for processors has that of its parameters.
     """
+    held = text(call, "held", default="")
+    if held and held not in ("float16", "bfloat16"):
+        raise NotComputedError("no_variant", name="held", value=held)
     x = floats(needed(call, 0))
     axis = _axis(call, needed(call, 0))
     channels = x.shape[axis]
@@ -973,9 +979,17 @@ def _batch_norm_v3(call: Call) -> _Plan:
     if training:
         mean = _totals([Tracked(part)] for (part,) in _blocks(axis, x))[0].of * (1 / count)
         centred = ([(part - mean) * (part - mean)] for (part,) in _blocks(axis, x))
-        variance = _totals(centred)[0].of * (1 / count)
+        squares = _totals(centred)[0].of
+        variance = squares * (1 / count)
+        if held:
+            mean = _held_in(mean, held)
     else:
         mean, variance = _exact(call, (3, 4), channels)
+    inverse = 1.0 / (variance + epsilon).sqrt()
+    if held and training:
+        # Kernels hold the sum of squares in the short type as well, or not.
+        other = 1.0 / (_held_in(squares, held) * (1 / count) + epsilon).sqrt()
+        inverse = _one_of(_held_in(inverse, held), _held_in(other, held))
 
     def others() -> list[Output | None]:
         statistics: list[Tracked] = []
@@ -986,9 +1000,37 @@ def _batch_norm_v3(call: Call) -> _Plan:
             now = mean, _unbiased(variance, count)
             statistics = [old * (1 - factor) + new * factor for new, old in zip(now, statistics, strict=True)]
         running = _each_small(call, statistics, 1) if statistics else [None, None]
-        return [*running, *_each_small(call, (mean, 1.0 / (variance + epsilon).sqrt()), 3)]
+        return [*running, *_each_small(call, (mean, inverse), 3)]
 
+    if held and training:
+        formula: Formula = lambda x, mean, inverse, scale, offset: (x - mean) * inverse * scale + offset  # noqa: E731
+        return _Plan(_ByChannel((x,), axis, (mean, inverse, scale, offset), formula), others)
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _centred_first(epsilon)), others)
+
+
+def _held_in(statistic: Tracked, dtype: str) -> Tracked:
+    """A statistic of each channel as a kernel holds it in a short type.
+
+    Where rounding on the way decides between two of its numbers, the other one is as likely.
+    """
+    unit = ROUNDOFF[dtype]
+    fraction, exponent = np.frexp(statistic.value)
+    nearest = np.ldexp(np.rint(fraction / unit) * unit, exponent)
+    spacing = np.ldexp(unit, exponent)
+    off = _TIE * 2.0**-24 * np.sqrt(statistic.noise)
+    is_open = np.abs(np.abs(statistic.value - nearest) - spacing / 2) <= off
+    return Tracked(nearest, np.where(is_open, _within(spacing), 0.0))
+
+
+def _one_of(first: Tracked, other: Tracked) -> Tracked:
+    """The first of two numbers, each of which is as likely."""
+    return Tracked(first.value, first.noise + other.noise + _within(first.value - other.value))
+
+
+def _within(distance: Doubles) -> Doubles:
+    """The variance of a number that may be off by so much, as far as the tolerance of a composite op goes."""
+    result: Doubles = (distance * 2.0**24 / 4) ** 2
+    return result
 
 
 def _centred_first(epsilon: float) -> Formula:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from precision_tool.lib.ops.base import OPS, OpSpec, registered
+from precision_tool.lib.ops.torch_gradient_formulas import BY_ELEMENT
 
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
@@ -46,7 +47,7 @@ _BY_ELEMENT = frozenset({
     "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "FastGelu", "Mish",
     "HardSwish", "Swish", "ReluGrad", "Relu6Grad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "SoftplusGrad",
     "SoftsignGrad", "EluGrad", "SeluGrad", "GeluGrad", "FastGeluGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad",
-    "GeluV2", "Addcmul", "Addcdiv", "torch.scaled", "torch.lerp",
+    "GeluV2", "Addcmul", "Addcdiv", "torch.scaled", "torch.lerp", "torch.axpy",
     "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
     "SelectV2",  # not Select, whose condition of one axis chooses along the first
     "ApplyGradientDescent", "ApplyMomentum", "ApplyMomentumD", "ApplyKerasMomentum", "ApplyAdam", "ApplyAdamD",
@@ -56,7 +57,7 @@ _BY_ELEMENT = frozenset({
 
 def is_by_element(op_type: str) -> bool:
     """Return True if any part of an op's result can be computed from the same part of its inputs."""
-    return op_type in _BY_ELEMENT and op_type in registered()
+    return (op_type in _BY_ELEMENT or op_type in BY_ELEMENT) and op_type in registered()
 
 
 def all_types() -> Iterable[str]:

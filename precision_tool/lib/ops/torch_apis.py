@@ -85,6 +85,18 @@ def torch_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
         raise NotComputedError(reason_of(error)) from error
 
 
+def other_call(call: Call) -> Call | None:
+    """Return another way in which kernels compute what a call computes; None where there is none.
+
+    PyTorch's kernel of the batch norm for processors holds the statistics in the type of short parameters.
+    """
+    if call.op_type != "BatchNormV3" or not call.attrs.get("is_training"):
+        return None
+    types = {tensor.dtype for tensor in call.inputs[:3] if tensor is not None}
+    short = types.pop() if len(types) == 1 else ""
+    return replace(call, attrs={**call.attrs, "held": short}) if short in ("float16", "bfloat16") else None
+
+
 def builder_of(name: str) -> Builder | None:
     """Return what makes the call of a function, by its name with the prefix; None where there is no formula."""
     key = key_of(name, _APIS)
@@ -277,13 +289,18 @@ def _add(input: Any, other: Any, *, alpha: Any = 1) -> Call:
     if _is_bool(input) and _is_bool(other):
         raise NotComputedError("data_type", name="input", dtype="bool")
     a, b = _like(input, other), _like(other, input)
-    return _call("Add", a, b) if alpha == 1 else _call("AxpyV2", a, b, alpha=float(alpha))
+    return _call("Add", a, b) if alpha == 1 else _added(a, b, alpha)
+
+
+def _added(a: Input, b: Input, alpha: Any) -> Call:
+    """The sum of a tensor and a multiple of another, whose factor kernels hold in the type of short tensors."""
+    return _call("torch.axpy" if b.array.dtype.kind == "f" else "AxpyV2", a, b, alpha=float(alpha))
 
 
 @api("sub", "subtract", "__sub__")
 def _sub(input: Any, other: Any, *, alpha: Any = 1) -> Call:
     a, b = _like(input, other), _like(other, input)
-    return _call("Sub", a, b) if alpha == 1 else _call("AxpyV2", a, b, alpha=-float(alpha))
+    return _call("Sub", a, b) if alpha == 1 else _added(a, b, -float(alpha))
 
 
 @api("rsub", "__rsub__")
@@ -1579,7 +1596,19 @@ def _getitem(input: Any, index: Any) -> Call:
     places = tuple(_index_of(part) for part in index) if isinstance(index, tuple) else _index_of(index)
     if isinstance(places, list):  # a tuple of numbers is recorded as a list
         places = tuple(places)
-    return _moved(input, input.array[places])
+    if not isinstance(places, tuple):
+        return _moved(input, input.array[places])
+    # Unlike numpy, PyTorch takes single numbers out before it indexes by tensors.
+    parts = [np.asarray(part) if isinstance(part, (list, tuple)) else part for part in places]
+    plain: list[Any] = []
+    rest: list[Any] = []
+    for part in parts:
+        is_array = isinstance(part, np.ndarray)
+        plain += [slice(None)] * (part.ndim if part.dtype.kind == "b" else 1) if is_array else [part]
+        if is_array or not isinstance(part, int):
+            rest.append(part if is_array or part is Ellipsis else slice(None))
+    x = input.array[tuple(plain)]
+    return _moved(input, x[tuple(rest)] if any(isinstance(part, np.ndarray) for part in parts) else x)
 
 
 @api("index_select")

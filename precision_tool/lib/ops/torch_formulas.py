@@ -31,6 +31,7 @@ from precision_tool.lib.ops.base import (
 from precision_tool.lib.ops.losses import optional_numbers, reduced_loss
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
+    ROUNDOFF,
     Mask,
     attribute,
     axes_of,
@@ -419,6 +420,17 @@ def scaled(call: Call) -> Outputs:
             raise NotComputedError("not_allowed", name="value", value="0")
         return [Output(array=x / value, summed=(held(value, reciprocal=True) * x).summed)]
     return [(held(value) * x).output()]
+
+
+@op("torch.axpy", kind=Kind.ROUNDED, inputs=("input", "other"))
+def added_multiple(call: Call) -> Outputs:
+    """a + alpha b; in a short type kernels hold alpha in it, and alpha b as well."""
+    a, b = numbers(call, 0, 1)
+    alpha = real(call, "alpha")
+    dtype = needed(call, 1).dtype
+    short = ROUNDOFF[dtype] / ROUNDOFF["float32"] if dtype in ("float16", "bfloat16") else 1.0
+    product = held(alpha) * b
+    return [(Tracked(product.value, product.noise + 2 * (short * product.value) ** 2) + a).output()]
 
 
 @op("torch.lerp", kind=Kind.ROUNDED, inputs=("input", "end", "weight"))

@@ -175,7 +175,12 @@ def evidence(suspect: Suspect) -> tuple[Message, ...]:
 
 def _evidence(suspect: Suspect) -> Iterator[Message]:
     fact = suspect.fact
-    if fact("own_error") is not None:
+    if fact("arguments") is not None:
+        yield Message("verdict.why.arguments", arguments=tuple(map(_argument, fact("arguments"))))
+    if suspect.cause is Cause.ARGUMENTS:
+        if fact("distance") is not None:
+            yield Message("verdict.why.errors", distance=fact("distance"), inputs=fact("fed"))
+    elif fact("own_error") is not None:
         yield Message(
             "verdict.why.recomputed", error=fact("own_error"), rounding=fact("rounding"),
             formula=tuple(map(str, fact("recomputed_as") or ())), producers=bool(fact("inputs_not_dumped")),
@@ -235,6 +240,11 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
     yield from _of_other_runs(suspect)
     if fact("status") is not None:
         yield Message("verdict.why.status", status=fact("status"), file=posixpath.basename(str(fact("status_file"))))
+
+
+def _argument(values: Sequence[str]) -> Message:
+    name, npu, benchmark = values
+    return Message("check.sides.argument", name=name, npu=npu, benchmark=benchmark)
 
 
 def _of_other_runs(suspect: Suspect) -> Iterator[Message]:
