@@ -479,7 +479,7 @@ def updates_in_place(ops: Iterable[Op]) -> dict[str, str]:
             variables[op.name] = op.name
         elif op.inputs and op.type.endswith("_") and not op.type.endswith("__") and RECORDED in op.attrs:
             first = op.inputs[0]
-            if first.producer in variables and not first.index:
+            if first is not None and first.producer in variables and not first.index:
                 updates[flatten(op.name)] = variables[op.name] = variables[first.producer]
     return updates
 
