@@ -392,7 +392,9 @@ def test_a_parameter_that_replicas_do_not_share_is_named_once(tmp_path: Path, ra
             x = values(3, rank, size=24).reshape(4, 6)
             step.call("Functional.linear.0.forward", x, own, output=[x @ own.T])
             step.entries["Functional.linear.0.forward"]["input_args"][1]["requires_grad"] = True
-            step.call("Tensor.own_step_.0.forward", own, gradient, output=[own - gradient])
+            decayed = own * np.float32(0.5)
+            step.call("Tensor.own_decay_.0.forward", own, output=[decayed])
+            step.call("Tensor.own_step_.0.forward", decayed, gradient, output=[decayed - gradient])
             step.call("Distributed.all_reduce.0.forward", gradient, output=[ranks * gradient])
             step.write(tmp_path / f"d/step{number}/rank{rank}")
     conclusion = study(tmp_path / "d").conclusion

@@ -284,7 +284,8 @@ def _without_inherited(departures: Sequence[Departure]) -> Iterator[Departure]:
     for item in departures:
         if not item.has_other_variable or item.variable not in updated:
             yield item
-        updated.add(item.variable)
+        if item.has_other_variable or item.fed_alike:
+            updated.add(item.variable)
 
 
 def _by_vote(departure: Departure, leaf: StudyLeaf) -> Culprit | None:
