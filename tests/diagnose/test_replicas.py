@@ -24,11 +24,12 @@ from precision_tool.lib.diagnose.replica_votes import (
 )
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
-from precision_tool.lib.diagnose.study_leaves import StudyLeaf, spans
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import spans
 
 
 def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, group: str = "") -> Vote:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import tool
+from msprobe_blocks import GELU_LINE, write_network
 from msprobe_files import dump_text, forward, literal, tensor
-from msprobe_network import GELU_LINE, write_network
 from report_browser import Browser
 from report_files import compared, names_of, result_of
 

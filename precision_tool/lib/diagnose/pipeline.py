@@ -23,6 +23,7 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_catalog import RunGraph, named_by
 from precision_tool.lib.data.graph_choice import GraphChooser
+from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.data.sides import Inputs, own_benchmark
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
 from precision_tool.lib.diagnose.argument_blame import sides_of, with_arguments
@@ -330,6 +331,9 @@ def leaves_of(
 def leaves_alone(data: DataFolder, npu: str | None = None, graph: str | None = None) -> list[Leaf]:
     """Return the leaves of an NPU run that there is nothing to compare with, one a model; diagnose them alone."""
     runs = _runs_of(data, graph)
+    folder = npu or str(data.workspace.dump_dir(0))
+    if MSPROBE.lies_at(folder):
+        MSPROBE.check_judged_alone(folder)
     if npu is not None:
         dump = data.run_at(npu).leaves[0]
         return [Leaf(dump=dump, file=data.graph_chooser(graph).of(dump, graph).file, runs=runs)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: To be raised with every change of what is kept; files of other versions are not read.
-_VERSION = 6
+_VERSION = 7
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"

@@ -10,7 +10,7 @@ import heapq
 import posixpath
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -37,6 +37,7 @@ from precision_tool.lib.io.files import (
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import spans
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
@@ -380,22 +381,6 @@ def _clocks(leaves: Sequence[StudyLeaf]) -> list[Message]:
         if last - first > _FAR_APART:
             return [Message("study.note.clocks", step=step, first=str(first), last=str(last))]
     return []
-
-
-def spans(numbers: Collection[int], limit: int = 6) -> str:
-    """Return whole numbers as options take them: `0-3, 7`; of many stretches the first ones."""
-    ordered = sorted(set(numbers))
-    stretches: list[list[int]] = []
-    for number in ordered:
-        if stretches and number == stretches[-1][1] + 1:
-            stretches[-1][1] = number
-        else:
-            stretches.append([number, number])
-    shown = [
-        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low}-{high}"
-        for low, high in stretches[:limit]
-    ]
-    return ", ".join(shown) + (", …" if len(stretches) > limit else "")
 
 
 def parse_numbers(text: str) -> Callable[[int], bool]:

@@ -330,13 +330,20 @@ class Action(StrEnum):
     MEND_PASSPORTS = "mend_passports"
     OTHER_STEP = "other_step"
     CHECK = "check"
+    # Of recorded calls:
+    #: The call, or its module, in float32, whatever autocast says.
+    COMPUTE_IN_FLOAT32 = "compute_in_float32"
+    OTHER_KERNEL = "other_kernel"
+    PLAIN_FORMATS = "plain_formats"
+    MAKE_BENCHMARK_DUMP = "make_benchmark_dump"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Step to take: with a `command` of this tool, as its words, with Python `code` for a script, or neither.
 
-    `ops` are the ops of the script whose lines the code is for.
+    `ops` are the ops of the script whose lines the code is for. `where` says what the code is for, where that is not
+    the same for all steps of its kind: `step.file.<where>`, with the line `place`.
     """
 
     do: Action
@@ -344,6 +351,8 @@ class Step:
     code: str = ""
     ops: tuple[str, ...] = ()
     number: int | None = None
+    where: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +413,9 @@ class Suspect:
     followers: int = 0
     below: int = 0
     index: int = 0
+    #: Of a recorded call the module and the line of the script that made it; of a tensor those of its first reader.
+    module: str = ""
+    source: str = ""
 
     def fact(self, name: str) -> Any:
         """Return the value of a fact, None if it has none of this name."""
@@ -463,6 +475,8 @@ class Verdict:
             "pass": self.pass_name,
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
+            "module": self.first.module if self.first is not None else "",
+            "source": self.first.source if self.first is not None else "",
             "evidence": _facts_to_json(self.facts),
             "next": [asdict(step) for step in self.next],
             "suspects": [_suspect(suspect) for suspect in self.suspects],
@@ -487,7 +501,8 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "culprit": suspect.culprit, "type": suspect.op_type, "number": suspect.index, "order": suspect.number,
         "cause": str(suspect.cause), "pass": suspect.pass_name or None, "proof": str(suspect.proof),
         "confidence": round(suspect.confidence, 3), "also": list(suspect.also), "followers": suspect.followers,
-        "below": suspect.below, "evidence": _facts_to_json(suspect.facts),
+        "below": suspect.below, "module": suspect.module, "source": suspect.source,
+        "evidence": _facts_to_json(suspect.facts),
     }  # fmt: skip
 
 

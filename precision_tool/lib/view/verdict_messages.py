@@ -183,7 +183,8 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
     elif fact("own_error") is not None:
         yield Message(
             "verdict.why.recomputed", error=fact("own_error"), rounding=fact("rounding"),
-            formula=tuple(map(str, fact("recomputed_as") or ())), producers=bool(fact("inputs_not_dumped")),
+            formula=tuple(dict.fromkeys(map(str, fact("recomputed_as") or ()))),
+            producers=bool(fact("inputs_not_dumped")),
         )  # fmt: skip
         yield Message(
             "verdict.why.elements", wrong=fact("wrong_elements"), elements=fact("elements"), output=fact("output"),
@@ -353,7 +354,8 @@ def plan_step(step: Step | StepText) -> StepText:
         return step
     why = Message(f"step.{step.do}", number=step.number)
     if step.code:
-        return StepText(why=why, line=_lines(step), file=Message(_FILES.get(step.do, "step.file.call")))
+        place = f"step.file.{step.where}" if step.where else _FILES.get(step.do, "step.file.call")
+        return StepText(why=why, line=_lines(step), file=Message(place, place=step.place))
     return StepText(why=why, line=shlex.join(step.command))
 
 
