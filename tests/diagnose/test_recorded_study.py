@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,10 @@ class Step:
 
 def values(*seed: int, size: int = 96) -> Array:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def total_of(arrays: Sequence[Array]) -> Array:
+    return np.asarray(np.sum(arrays, axis=0, dtype=np.float32))
 
 
 def group(*ranks: int) -> dict[str, Any]:
@@ -231,8 +236,8 @@ def exchanges(step: Step, rank: int, wrong: str = "", seed: int = 0) -> None:
     """Record every kind of collective; that named `wrong` gives this rank something else."""
     every = [values(seed, other) for other in range(RANKS)]
     mine = every[rank]
-    total, pieces = np.sum(every, axis=0, dtype=np.float32), [parts(other, seed) for other in range(RANKS)]
-    scattered = np.sum([pieces[other][rank] for other in range(RANKS)], axis=0, dtype=np.float32)
+    total, pieces = total_of(every), [parts(other, seed) for other in range(RANKS)]
+    scattered = total_of([pieces[other][rank] for other in range(RANKS)])
     received = [pieces[other][rank] for other in range(RANKS)]
     pair = (0, 1) if rank < 2 else (2, 3)
 
@@ -243,8 +248,8 @@ def exchanges(step: Step, rank: int, wrong: str = "", seed: int = 0) -> None:
         step.call(f"Distributed.{name}.forward", *inputs, output=output, **kwargs)
 
     call("all_reduce.0", mine, output=[came("all_reduce.0", total)])
-    call("all_reduce.1", mine, output=[came("all_reduce.1", np.max(every, axis=0))], op=operation("MAX"))
-    call("all_reduce.2", mine, operation("MIN"), output=[came("all_reduce.2", np.min(every, axis=0))])
+    call("all_reduce.1", mine, output=[came("all_reduce.1", np.array(np.max(every, axis=0)))], op=operation("MAX"))
+    call("all_reduce.2", mine, operation("MIN"), output=[came("all_reduce.2", np.array(np.min(every, axis=0)))])
     call("all_reduce.3", mine, output=[came("all_reduce.3", total / RANKS)], op=operation("AVG"))
     of_pair = every[pair[0]] + every[pair[1]]
     call("all_reduce.4", mine, output=[came("all_reduce.4", of_pair)], group=group(*pair))
@@ -317,7 +322,7 @@ def test_statistics_alone_tell_a_wrong_sum(tmp_path: Path) -> None:
         step = Step(statistics=True)
         for number in range(3):
             inputs = [values(number, other) + 1 for other in range(3)]
-            total = np.sum(inputs, axis=0, dtype=np.float32) * np.float32(1.2 if number == 1 else 1)
+            total = total_of(inputs) * np.float32(1.2 if number == 1 else 1)
             step.call(f"Distributed.all_reduce.{number}.forward", inputs[rank], output=[total])
         step.write(tmp_path / f"d/step0/rank{rank}")
     found = study(tmp_path / "d").conclusion.culprit
@@ -348,7 +353,7 @@ def test_ranks_count_the_collectives_of_each_group_by_themselves(tmp_path: Path)
             number = 1
         for each in range(3):
             every = [values(each, other) for other in range(3)]
-            total = np.sum(every, axis=0, dtype=np.float32)
+            total = total_of(every)
             result = spoiled(total) if (rank, each) == (2, 1) else total
             step.call(f"Distributed.all_reduce.{number + each}.forward", every[rank], output=[result])
         step.write(tmp_path / f"d/step0/rank{rank}")
@@ -374,6 +379,45 @@ def test_a_parameter_that_is_updated_otherwise_shows_the_device(tmp_path: Path) 
     assert found is not None
     assert (found.op, found.cause, found.ranks) == ("Tensor.own_step_.0.forward", "device", (1,))
     assert found.is_fed_alike
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_parameter_that_replicas_do_not_share_is_named_once(tmp_path: Path, ranks: int) -> None:
+    """The gradient is the same on all, as that of replicas is: parts of a parameter have their own."""
+    weight, gradient = values(1, size=18).reshape(3, 6), values(2, size=18).reshape(3, 6)
+    for number in (0, 1):
+        for rank in range(ranks):
+            step = Step()
+            own = weight * np.float32(1.5) if rank == 1 else weight
+            x = values(3, rank, size=24).reshape(4, 6)
+            step.call("Functional.linear.0.forward", x, own, output=[x @ own.T])
+            step.entries["Functional.linear.0.forward"]["input_args"][1]["requires_grad"] = True
+            decayed = own * np.float32(0.5)
+            step.call("Tensor.own_decay_.0.forward", own, output=[decayed])
+            step.call("Tensor.own_step_.0.forward", decayed, gradient, output=[decayed - gradient])
+            step.call("Distributed.all_reduce.0.forward", gradient, output=[ranks * gradient])
+            step.write(tmp_path / f"d/step{number}/rank{rank}")
+    conclusion = study(tmp_path / "d").conclusion
+    found = conclusion.culprit
+    assert found is not None
+    assert (found.step, found.op, found.cause) == (0, "Functional.linear.0.forward.input.1", "weights")
+    assert found.ground is Ground.REPLICAS
+    assert found.ranks == ((1,) if ranks == 3 else (0, 1))
+    assert not conclusion.further
+
+
+def test_parts_of_a_parameter_are_no_replicas(tmp_path: Path) -> None:
+    for rank in range(2):
+        step = Step()
+        own, x = values(1, rank, size=18).reshape(3, 6), values(3, size=24).reshape(4, 6)
+        step.call("Functional.linear.0.forward", x, own, output=[x @ own.T])
+        step.entries["Functional.linear.0.forward"]["input_args"][1]["requires_grad"] = True
+        gradient = values(2, rank, size=18).reshape(3, 6)
+        step.call("Tensor.own_step_.0.forward", own, gradient, output=[own - gradient])
+        total = total_of([values(5, 0), values(5, 1)])
+        step.call("Distributed.all_reduce.0.forward", values(5, rank), output=[total])
+        step.write(tmp_path / f"d/step0/rank{rank}")
+    assert study(tmp_path / "d").conclusion.culprit is None
 
 
 def test_ranks_with_the_same_modules_are_of_one_network(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Vote:
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
     the communication group, "" where the graph does not tell. `input_means` and `output_means` are, by slot, what a
     `collective` was given and what came out. `turn` is what a communication op is on all ranks of its group, whatever
-    it is called there.
+    it is called there. `variable` is what an op updates, which is its first input, where that is known.
     """
 
     op: str
@@ -80,6 +80,7 @@ class Vote:
     output_means: tuple[BlockMeans, ...] = ()
     collective: Collective = ALL_REDUCE
     turn: str = ""
+    variable: str = ""
 
 
 # --- digests of tensors ---
@@ -460,26 +461,26 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                     number=epochs.number(name), epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs,
                     input_means=added, output_means=came, group=group, turn=turn,
                     collective=ALL_REDUCE if exchanged is None else exchanged.collective,
+                    variable=updates.get(name, ""),
                 )
             )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))
 
 
-def updates_in_place(ops: Iterable[Op]) -> set[str]:
-    """Return the flattened names of recorded calls that write to a variable, as optimizers do, or to what these wrote.
+def updates_in_place(ops: Iterable[Op]) -> dict[str, str]:
+    """Return the variables that recorded calls write to, as optimizers do, by the flattened names of the calls.
 
     PyTorch's names of such calls end with an underscore.
     """
-    updates: set[str] = set()
-    variables: set[str] = set()
+    updates: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for op in ops:
         if op.type == VARIABLE:
-            variables.add(op.name)
+            variables[op.name] = op.name
         elif op.inputs and op.type.endswith("_") and not op.type.endswith("__") and RECORDED in op.attrs:
             first = op.inputs[0]
-            if first.producer in variables and not first.index:
-                variables.add(op.name)
-                updates.add(flatten(op.name))
+            if first is not None and first.producer in variables and not first.index:
+                updates[flatten(op.name)] = variables[op.name] = variables[first.producer]
     return updates
 
 
@@ -566,7 +567,8 @@ class Departure:
 
     `ranks` have something else than the `agreeing` others; with `undecided` no majority tells which are right.
     `fed_alike`: what went into the op is the same on all of them, so that the op itself, or its device, made the
-    difference; None where that is not known.
+    difference; None where that is not known. `variable` is what it updates; `has_other_variable` tells that this
+    alone went into it otherwise.
     """
 
     step: int
@@ -579,6 +581,8 @@ class Departure:
     agreeing: tuple[int, ...]
     undecided: bool = False
     fed_alike: bool | None = None
+    variable: str = ""
+    has_other_variable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -634,7 +638,11 @@ def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:
     fed_alike: bool | None = None
     if first.role is Role.UPDATE and all(any(vote.inputs) for vote in by_rank.values()):
         fed_alike = len({vote.inputs for vote in by_rank.values()}) == 1
+    # Replicas are given the same gradient: parts of a variable have gradients of their own.
+    others_fed = {vote.inputs[1:] for vote in by_rank.values()}
+    has_other_variable = fed_alike is False and len(others_fed) == 1 and any(next(iter(others_fed)))
     return Departure(
         step=step, op=first.op, type=first.type, role=first.role, number=first.number, epoch=first.epoch,
         ranks=others, agreeing=agreeing, undecided=undecided, fed_alike=fed_alike,
+        variable=first.variable, has_other_variable=bool(first.variable) and has_other_variable,
     )  # fmt: skip

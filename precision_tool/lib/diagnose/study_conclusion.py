@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.replica_votes import Departure, Role, StepVotes, WrongSum, is_communication, settled
 from precision_tool.lib.diagnose.study_journal import Accused, FirstOp, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
+from precision_tool.lib.diagnose.verdict_model import Cause
 
 
 class Reach(StrEnum):
@@ -122,7 +124,7 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     departures = [item for step in sorted(by_step) for item in by_step[step].departures]
     culprits = _culprits(states, by_step)
     leaves = {(state.leaf.step, state.leaf.rank): state.leaf for state in states}
-    votes_on = (_by_vote(item, leaves[item.step, item.ranks[0]]) for item in departures)
+    votes_on = (_by_vote(item, leaves[item.step, item.ranks[0]]) for item in _without_inherited(departures))
     voted = [item for item in votes_on if item is not None]
     voted = _with_sums(voted, leaves, settled([by_step[step].sums for step in sorted(by_step)]))
     accused = {(item.step, item.op) for item in culprits}
@@ -276,16 +278,34 @@ def _reach(wrong: set[int], right: set[int]) -> Reach:
 _FED_ALIKE, _VOTED, UNDECIDED = 0.97, 0.9, 0.5
 
 
+def _without_inherited(departures: Sequence[Departure]) -> Iterator[Departure]:
+    """Yield departures but those of variables that an earlier one made another, or was of."""
+    updated: set[str] = set()
+    for item in departures:
+        if not item.has_other_variable or item.variable not in updated:
+            yield item
+        if item.has_other_variable or item.fed_alike:
+            updated.add(item.variable)
+
+
 def _by_vote(departure: Departure, leaf: StudyLeaf) -> Culprit | None:
     """Return the culprit that a departure, first on this leaf, tells of; None for one that follows from others."""
-    if departure.role is Role.UPDATE and departure.fed_alike is False:
+    if departure.has_other_variable:
+        departure = replace(departure, op=departure.variable, type=VARIABLE)
+    elif departure.role is Role.UPDATE and departure.fed_alike is False:
         return None  # its inputs differ already
     sure = UNDECIDED if departure.undecided else _FED_ALIKE if departure.fed_alike else _VOTED
     return _culprit_at(
         leaf, departure, departure.ranks, departure.agreeing, ground=Ground.REPLICAS, confidence=sure,
-        cause="communication" if departure.role is Role.COLLECTIVE else "device",
+        cause=_cause_of(departure),
         reach=Reach.NOT_TOLD if departure.undecided else None, steps=(departure.step,), departure=departure,
     )  # fmt: skip
+
+
+def _cause_of(departure: Departure) -> str:
+    if departure.has_other_variable:
+        return str(Cause.WEIGHTS)
+    return "communication" if departure.role is Role.COLLECTIVE else "device"
 
 
 def _with_sums(

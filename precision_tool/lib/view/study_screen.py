@@ -136,8 +136,9 @@ def reach(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None
             "study.reach.all_ranks", count=count, unknown=bool(culprit.unknown), since=since, blame=_shared(culprit)
         )
     if culprit.reach is Reach.ONE_RANK and culprit.ground is Ground.REPLICAS:
-        kind = "link" if culprit.cause == "communication" else "device"
-        return Message("study.reach.one_replica", rank=culprit.rank, right=right, blame=Message(f"study.blame.{kind}"))
+        kinds = {"communication": "link", str(Cause.WEIGHTS): "one_weights"}
+        blame = Message(f"study.blame.{kinds.get(culprit.cause, 'device')}")
+        return Message("study.reach.one_replica", rank=culprit.rank, right=right, blame=blame)
     if culprit.reach is Reach.ONE_RANK:
         return Message("study.reach.one_rank", rank=culprit.rank, since=since, right=right, blame=_of_one_rank(culprit))
     if culprit.reach is Reach.SOME_RANKS:
