@@ -241,8 +241,13 @@ def _tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Call:
     return _call("torch.MatMulV2", replace(a, array=left), replace(b, array=right), shape=shape)
 
 
-@api("frobenius_norm", "matrix_norm")
-def _frobenius_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Call:
+@api("frobenius_norm")
+def _frobenius_norm(input: Any, dim: Any = (), keepdim: bool = False) -> Call:
+    return _vector_norm(input, 2, list(dim), keepdim)
+
+
+@api("matrix_norm", "linalg.matrix_norm")
+def _matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Call:
     _plain(ord=None if ord == "fro" else ord)
     return _vector_norm(A, 2, list(dim), keepdim, dtype=dtype)
 
@@ -361,8 +366,9 @@ def _sum_to_size(input: Any, *size: Any) -> Call:
     ]
     if not axes:
         return _moved(input, input.array)
-    call = _call("ReduceSumD", input, axes=axes, keep_dims=True)
-    return replace(call, attrs={**call.attrs, "keep_dims": lead == 0}) if lead in (0, len(axes)) else call
+    if lead not in (0, len(axes)):
+        raise NotComputedError("no_variant", name="size", value=str(shape))
+    return _call("ReduceSumD", input, axes=axes, keep_dims=lead == 0)
 
 
 # --- convolution and images -------------------------------------------------------------------------------------------
