@@ -123,5 +123,5 @@ def h5_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report on PyTorch dumps, which have no graph."""
     pytest.importorskip("h5py")
     folder = tmp_path_factory.mktemp("h5")
-    tool("demo", "--pytorch", "--generate-only", ".", cwd=folder)
+    tool("demo", "--h5", "--generate-only", ".", cwd=folder)
     return compared(folder)

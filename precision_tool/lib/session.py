@@ -257,14 +257,16 @@ class Session:
         return Resources(self.settings.workers)
 
     def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
-        """Return what the runs were, as the training helper wrote it, and what differs; None without two passports.
+        """Return what the runs were, as the training helper wrote it or msprobe recorded it, and what differs.
+
+        None without two passports, or two dumps of msprobe.
 
         By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
         belong to. A passport that is damaged is a note of the workspace, and counts as none.
         """
-        from precision_tool.lib.diagnose.passports import find_passports
+        from precision_tool.lib.diagnose.recorded_sides import find_differences
 
-        return find_passports(self.workspace, npu, golden)
+        return find_differences(self.workspace, npu, golden)
 
     def overflow(
         self,

@@ -709,10 +709,10 @@ def test_what_to_do_about_the_faulty_op_can_be_typed(data: Path, tmp_path: Path)
 
 
 def test_the_demo_finds_what_it_did_wrong(tmp_path: Path) -> None:
-    run = tool("demo", "here", "--pytorch", "--seed", "3", cwd=tmp_path, columns=80)
+    run = tool("demo", "here", "--h5", "--seed", "3", cwd=tmp_path, columns=80)
     assert f"{CULPRIT} is the first op whose inputs agree" in run.text
     assert f"truth of this demo: {CULPRIT} was computed incorrectly" in run.text
-    assert "--size does not go with --pytorch" in tool("demo", "--pytorch", "--size", "9", cwd=tmp_path, code=2).text
+    assert "--size does not go with --h5" in tool("demo", "--h5", "--size", "9", cwd=tmp_path, code=2).text
 
 
 def test_from_python(generated: Path) -> None:

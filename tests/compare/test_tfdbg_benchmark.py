@@ -130,7 +130,7 @@ def test_npy_files_go_before_runs(tmp_path: Path) -> None:
 
 def test_a_folder_with_neither(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
-    with pytest.raises(DataNotFoundError, match="or a run folder of tfdbg"):
+    with pytest.raises(DataNotFoundError, match="a run folder of tfdbg"):
         find_benchmark(str(tmp_path))
 
 

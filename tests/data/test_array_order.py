@@ -15,12 +15,14 @@ import numpy.typing as npt
 import pytest
 from builders import one_op_tree
 from command_line import only_result, tool
+from torch_files import torch_bytes
 
 from precision_tool.lib.data import axis_alignment as alignments
 from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.data.pytorch_pairing import align_h5
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.io.torch_file import read_torch
 from precision_tool.lib.model.tensor import Plan, Tensor
 
 Array = npt.NDArray[Any]
@@ -91,7 +93,10 @@ def test_vc_and_dc(tmp_path: Path, npu: str, golden: str) -> None:
 
 def in_order(path: str, plan: Plan) -> Array:
     """What a plan of an unblocked array says, element by element by hand."""
-    stored = np.load(path).flatten(order="K")
+    return placed(np.load(path).flatten(order="K"), plan)
+
+
+def placed(stored: Array, plan: Plan) -> Array:
     out = np.empty(plan.logical_shape, stored.dtype)
     for place in np.ndindex(plan.storage_shape):
         logical = [0] * len(plan.logical_shape)
@@ -121,7 +126,7 @@ def test_shapes_that_differ_are_read_in_c_order(
     x = tensor(tmp_path, "x.npy", values.reshape(x_shape), x_fortran)
     y = tensor(tmp_path, "y.npy", values.reshape(y_shape), y_fortran)
     if x.fortran_order and y.fortran_order and [n for n in x_shape if n > 1] != [n for n in y_shape if n > 1]:
-        with pytest.raises(LayoutError, match="in Fortran order cannot be read as"):
+        with pytest.raises(LayoutError, match="in another order cannot be read as"):
             align(x, y)
         return
     found = align(x, y)
@@ -179,3 +184,24 @@ def test_what_is_known_of_other_shapes_changes_no_alignment(monkeypatch: pytest.
         monkeypatch.setattr(alignments, "_alignments", {})
         assert said(*given) == found
     assert len(set(map(str, together))) > 10
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (1, 2, 0), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 1, 3, 4), (24,), (1, 2, 3, 4)])
+@pytest.mark.parametrize("is_npu", [False, True])
+def test_axes_that_lie_in_any_order_are_read_in_c_order(
+    tmp_path: Path, order: tuple[int, ...], shape: tuple[int, ...], is_npu: bool
+) -> None:
+    """A view that torch saved, beside an array in C order: `order` are its axes from the outermost that is stored."""
+    values = np.arange(24.0)
+    stored = np.ascontiguousarray(values.reshape(2, 3, 4).transpose(order))
+    strides = [stored.strides[order.index(axis)] // stored.itemsize for axis in range(3)]
+    (tmp_path / "x.pt").write_bytes(torch_bytes(stored, strides, 0, (2, 3, 4)))
+    view = read_torch(str(tmp_path / "x.pt"))
+    assert view.plan is not None
+    plain = tensor(tmp_path, "y.npy", values.reshape(shape), False)
+    found = align(view, plain) if is_npu else align(plain, view)
+    plans = found.npu_plan, found.golden_plan
+    of_view, of_plain = plans if is_npu else plans[::-1]
+    np.testing.assert_array_equal(placed(stored.reshape(-1), of_view).reshape(-1), values)
+    np.testing.assert_array_equal(in_order(plain.path, of_plain).reshape(-1), values)

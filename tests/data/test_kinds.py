@@ -16,6 +16,7 @@ from precision_tool.lib.data.dump_tree import Stamps, list_folders
 from precision_tool.lib.data.kinds import (
     GE,
     INFER,
+    LISTED,
     NPY,
     PYTORCH,
     TFDBG,
@@ -48,12 +49,18 @@ def file(*parts: str) -> Callable[[Path], None]:
     return make
 
 
+def listed(root: Path) -> None:
+    """Makes a table of one tensor."""
+    (root / "tensors.csv").write_text("op,file\nadd,x.npy\n")
+
+
 #: A kind, what makes data of it in a folder, where it then lies, and how many files it finds.
 MADE = [
     (GE, file("20210302123456", "0", "net", "1", "0", DUMP), "."),
     (INFER, file("dump_data", "npu", "20210302123456", "net", DUMP), "dump_data/npu"),
     (PYTORCH, file("rank0", "dump.h5"), "."),
     (NPY, file("add.0.1614716000000000.npy"), "."),
+    (LISTED, listed, "."),
     (
         TFDBG,
         file(

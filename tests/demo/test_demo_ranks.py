@@ -188,7 +188,7 @@ def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "x" / "precision_data" / "npu" / "mine").write_text("")
     (tmp_path / "x" / "precision_data" / "npu" / "debug_0" / "dump" / "mine").write_text("")
     assert "have been changed" in tool("demo", "x", "--ranks", "2", cwd=tmp_path, code=2).err
-    for options in (["--ops", "3", "--ranks", "2"], ["--pytorch", "--steps", "2"]):
+    for options in (["--ops", "3", "--ranks", "2"], ["--pytorch", "--steps", "2"], ["--h5", "--fault", "nan"]):
         assert "does not go with" in tool("demo", "y", *options, cwd=tmp_path, code=2).err
 
 

@@ -11,14 +11,25 @@ import pytest
 from memory_store import MemoryStore
 
 from precision_tool.lib.diagnose import replica_votes as digests
-from precision_tool.lib.diagnose.replica_votes import BlockMeans, Epochs, Role, Vote, count_votes, digest_of, role_of
+from precision_tool.lib.diagnose.replica_votes import (
+    OF_WHOLE,
+    BlockMeans,
+    Epochs,
+    Means,
+    Role,
+    Vote,
+    count_votes,
+    digest_of,
+    role_of,
+)
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
-from precision_tool.lib.diagnose.study_leaves import StudyLeaf, spans
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import spans
 
 
 def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, group: str = "") -> Vote:
@@ -232,19 +243,18 @@ def stored(path: Path, array: np.ndarray, dtype: str, *, behind: bytes = b"", bi
 def test_hash_and_means_of_one_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, stored_as: np.dtype, rounding: float
 ) -> None:
-    monkeypatch.setattr(digests, "_BLOCKS", 3)
     monkeypatch.setattr(digests, "_PIECE", 77)
     array = np.random.default_rng(3).standard_normal(SIZE).astype(stored_as)
     tensor = stored(tmp_path / "tensor", array, dtype, big_endian=stored_as.str.startswith(">"))
-    found = digest_of(tensor, with_means=True)
+    found = digest_of(tensor, OF_WHOLE)
     assert found.value == hashlib.sha256(array.tobytes()).hexdigest()[:32]
     assert found.value == digest_of(tensor).value
-    assert digest_of(tensor).means is None
-    assert found.means is not None
+    assert not digest_of(tensor).means
+    (means,) = digest_of(tensor, Means(blocks=3)).means
     parts = [array[start:end].astype(np.float64) for start, end in ((0, 333), (333, 666), (666, 1000))]
-    assert found.means.means == pytest.approx([part.mean() for part in parts], rel=1e-12)
-    assert found.means.sizes == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-12)
-    assert found.means.rounding == rounding
+    assert means.means == pytest.approx([part.mean() for part in parts], rel=1e-12)
+    assert means.sizes == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-12)
+    assert means.rounding == rounding
 
 
 def test_what_is_no_number_has_a_hash_alone(tmp_path: Path) -> None:
@@ -254,9 +264,9 @@ def test_what_is_no_number_has_a_hash_alone(tmp_path: Path) -> None:
         (stored(tmp_path / "whole", numbers, "int32"), numbers.tobytes()),
         (stored(tmp_path / "padded", padded, "float32", behind=b"\1" * 32), padded.tobytes() + b"\1" * 32),
     ):
-        found = digest_of(tensor, with_means=True)
+        found = digest_of(tensor, OF_WHOLE)
         assert found.value == hashlib.sha256(data).hexdigest()[:32]
-        assert found.means is None
+        assert not found.means
 
 
 class _Counting(StoredFile):
@@ -287,5 +297,5 @@ def test_bytes_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tensor = stored(tmp_path / "tensor", array, "float32")
     store.put(tensor.path, (tmp_path / "tensor").read_bytes())
     with mounted(str(tmp_path), store):
-        assert digest_of(tensor, with_means=True).means is not None
+        assert digest_of(tensor, OF_WHOLE).means
     assert _Counting.read == array.nbytes

@@ -24,13 +24,17 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from safetensors_files import entry as safetensors_entry
+from safetensors_files import safetensors_bytes, with_header
 from tfdbg_files import number, sized, varint
+from torch_files import torch_bytes
 
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.readers import open_op_dump, read_statistics
+from precision_tool.lib.io.torch_file import read_torch
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
@@ -345,6 +349,24 @@ class TestNpy(ReaderContract):
     expected = (Expected("output", 0, "float32", (2, 1, 2), "ND", RESULT),)
 
 
+class TestTorch(ReaderContract):
+    name = "tensor.pt"
+    content = staticmethod(lambda: torch_bytes(RESULT))
+    read = staticmethod(read_torch)
+    expected = (Expected("output", 0, "float32", (2, 1, 2), "ND", RESULT),)
+
+
+class TestSafetensors(ReaderContract):
+    name = "model.safetensors"
+    content = staticmethod(lambda: safetensors_bytes({"first": FIRST, "second": SECOND, "result": RESULT}))
+    read = staticmethod(open_op_dump)
+    expected = (
+        Expected("output", 0, "float16", (2, 3), "ND", FIRST),
+        Expected("output", 1, "int32", (4,), "ND", SECOND),
+        Expected("output", 2, "float32", (2, 1, 2), "ND", RESULT),
+    )
+
+
 class TestStatistics(ReaderContract):
     name = "statistics.csv"
     content = staticmethod(statistics_bytes)
@@ -354,11 +376,11 @@ class TestStatistics(ReaderContract):
 
 # ---- damage of any kind, for every format
 
-FORMATS: tuple[type[ReaderContract], ...] = (TestV2, TestV1, TestNpy, TestStatistics)
+FORMATS: tuple[type[ReaderContract], ...] = (TestV2, TestV1, TestNpy, TestTorch, TestSafetensors, TestStatistics)
 EVERY_FORMAT = pytest.mark.parametrize("kind", FORMATS, ids=[kind.name for kind in FORMATS])
 
 
-@pytest.mark.parametrize("kind", [TestV2, TestNpy])  # the other two are read up to their end
+@pytest.mark.parametrize("kind", [TestV2, TestNpy])  # the others are read up to their end
 def test_bytes_behind_the_end_change_nothing(tmp_path: Path, kind: type[ReaderContract]) -> None:
     contract = kind()
     path = contract.write(tmp_path, kind.content() + b"\xff" * 40)
@@ -456,6 +478,9 @@ CLAIMS = {
     "npy item": npy_head("{'descr': '|V2000000000', 'fortran_order': False, 'shape': (1,), }"),
     "npy text": npy_head("{'descr': '<U500000000', 'fortran_order': False, 'shape': (1,), }"),
     "npy header": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+    "safetensors shape": with_header({"a": safetensors_entry("F32", [TERA], 0, 4 * TERA)}, b"1234"),
+    "safetensors header": struct.pack("<Q", 1 << 31) + b"{",
+    "safetensors many dims": with_header({"a": safetensors_entry("I8", [1] * 20_000, 0, 1)}, b"1"),
     "statistics index": STATISTICS.replace("Output,0", "Output,65535").encode(),
     "statistics largest index": STATISTICS.replace("Output,0", "Output,99999999999999").encode(),
     "statistics shape": STATISTICS.replace("2x1x2", "x".join(["9" * 30] * 1000)).encode(),

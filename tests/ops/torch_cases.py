@@ -739,6 +739,7 @@ def _more_moves() -> None:
                     1, -1, slice(1, None), slice(None, None, 2), (slice(None), 2), (Ellipsis, slice(1, 3)),
                     (None, slice(None), -1), np.array([2, 0]), (np.array([1, 3]), np.array([0, -1])),
                     (slice(None), np.array([[1], [2]])), make.mask(4), make.mask(4, 5), (0, 1, 2),
+                    (0, slice(None), np.array([1, 3])),
                 ),
             ],
             {},

@@ -102,5 +102,7 @@ class Torch(Oracle):
         if answer["error"]:
             raise OracleError(f"{api}: {answer['error']}")
         rest = iter(outputs)
-        parts = {name: [next(rest) if is_there else None for is_there in flags] for name, flags in answer["there"].items()}
+        parts = {
+            name: [next(rest) if is_there else None for is_there in flags] for name, flags in answer["there"].items()
+        }
         return Differentiated(**parts)

@@ -92,6 +92,9 @@ def gradients(document: dict[str, Any], arrays: list[Any]) -> tuple[list[Any], d
 
     args = walked(unpacked(document["args"], arrays), leaf)
     kwargs = {name: walked(unpacked(value, arrays), leaf) for name, value in document["kwargs"].items()}
+    if "entropy" in document["api"] or "loss" in document["api"]:  # whose weights have no gradient
+        for name in {"weight", "pos_weight"} & {name for name, value in kwargs.items() if value is not None}:
+            kwargs[name] = kwargs[name].detach()
     result = function_of(document["api"])(*args, **kwargs)
     results = [result] if isinstance(result, torch.Tensor) else [each for each in result if each is not None]
     reached = [each for each in results if each.requires_grad]
@@ -104,7 +107,7 @@ def gradients(document: dict[str, Any], arrays: list[Any]) -> tuple[list[Any], d
         torch.autograd.backward(reached, given)
     parts: dict[str, list[Any]] = {
         "outputs": results,
-        "given": [next((g for each, g in zip(reached, given) if each is own), None) for own in results],
+        "given": [next((g for each, g in zip(reached, given, strict=True) if each is own), None) for own in results],
         "gradients": [tensor.grad for tensor in leaves],
         **node,
     }

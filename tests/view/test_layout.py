@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.view.report_map import MOST_CHILDREN, Edge, Layout, Place, execution_order, lay_out, place_of
+from precision_tool.lib.view.report_map import MOST_CHILDREN, Edge, Layout, execution_order, lay_out
+from precision_tool.lib.view.report_places import Place, place_of
 
 
 def groups_above(layout: Layout, item: int, ops: int) -> list[int]:

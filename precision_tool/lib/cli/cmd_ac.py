@@ -120,6 +120,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
             if not session.data.kind().has_graph:
                 raise
             missing = error  # the NPU's dump alone shows something too
+            _note_other_leaves(session, args, output)
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
     diagnoses, checks = _diagnose(session, args, output, analyses, is_alone=missing is not None)
@@ -145,6 +146,19 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         if not args.json:
             output.print_line(text("screen.cli.report", path=shown_path(path)))
     return code
+
+
+def _note_other_leaves(session: Session, args: argparse.Namespace, output: Output) -> None:
+    """Add a note where a dump of msprobe has more steps and ranks than the one that is judged without a benchmark."""
+    from precision_tool.lib.view.text import leaf_words
+
+    leaves = session.data.leaves_at(args.left or str(session.workspace.dump_dir(0)))
+    if len(leaves) > 1 and leaves[0].graph:
+        command = f"{output.command_for(session)} ac --all".lstrip()
+        command += f" -lt {typed_path(args.left)}" if args.left else ""
+        words = leaf_words(leaves[0], " ")
+        note = Message("note.cli.first_leaf", leaf=words, count=len(leaves), command=command)
+        session.workspace.notes.append(note)
 
 
 def _compares(args: argparse.Namespace) -> bool:

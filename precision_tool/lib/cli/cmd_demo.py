@@ -13,6 +13,7 @@ from precision_tool.lib.cli.arguments import program
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, load_command
 from precision_tool.lib.demo.device import FAULTS
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.demo.msprobe_demo import generate_msprobe
 from precision_tool.lib.demo.pytorch_demo import generate_pytorch
 from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
 from precision_tool.lib.messages import text
@@ -53,8 +54,12 @@ def _options(parser: Parser, session: Session) -> None:
     parser.add_argument("--size", type=flags.count(1), metavar="N", help="elements per hidden activation of those ops")
     parser.add_argument("--bytes", type=flags.count(1), metavar="N", help="approximate size of the data in bytes")
     parser.add_argument("--giant", type=flags.count(1), metavar="N", help="add one tensor of this many bytes")
-    parser.add_argument(
-        "--pytorch", action="store_true", help="generate .h5 dumps of a PyTorch training step instead (needs h5py)"
+    frameworks = parser.add_mutually_exclusive_group()
+    frameworks.add_argument(
+        "--pytorch", action="store_true", help="generate msprobe's dumps of a step of PyTorch 2 instead, of NPU and GPU"
+    )
+    frameworks.add_argument(
+        "--h5", action="store_true", help="generate .h5 dumps of a step of PyTorch 1.5 instead (needs h5py)"
     )
     ranks = parser.add_argument_group("training on several ranks")
     ranks.add_argument(
@@ -82,19 +87,19 @@ def _options(parser: Parser, session: Session) -> None:
     "Generate the NPU dump of a small network with one faulty op, its graph and its benchmark tensors, then run "
     "`ac -c` on them, and `overflow` or `random` if these find the fault. With --fault fusion, also generate a run "
     "without fusion and run `fusion blame`. With --ranks or --steps, generate the dumps of a data-parallel "
-    "training and run `ac --all`.",
+    "training and run `ac --all`. With --pytorch, generate what msprobe dumps, with the training script.",
     _options,
     example="demo /tmp/demo --fault nan",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     root = Path(args.folder) / "precision_data"
     of_ranks = _set_options(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
-    if not of_ranks and not args.pytorch and args.fault not in FAULTS:  # what replicas have in common takes several
-        args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
-    if of_ranks and not args.pytorch:
-        return _run_ranks(args, of_ranks[0], output)
-    if args.pytorch:
+    if args.pytorch or args.h5:
         return _run_pytorch(session, args, of_ranks, root, output)
+    if not of_ranks and args.fault not in FAULTS:  # what replicas have in common takes several
+        args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
+    if of_ranks:
+        return _run_ranks(args, of_ranks[0], output)
     truth: DemoTruth = generate_demo(
         root,
         seed=args.seed,
@@ -171,8 +176,9 @@ def _run_pytorch(
     if args.fault != _FAULT:
         options.append("--fault")
     if options:
-        raise UsageError("cli.options_exclude", command="demo", option=options[0], other="--pytorch")
-    truth = generate_pytorch(root, seed=args.seed)
+        other = "--pytorch" if args.pytorch else "--h5"
+        raise UsageError("cli.options_exclude", command="demo", option=options[0], other=other)
+    truth = generate_msprobe(root, seed=args.seed) if args.pytorch else generate_pytorch(root, seed=args.seed)
     made = text(
         "screen.cli.demo_made_pytorch",
         npu=str(truth.npu),

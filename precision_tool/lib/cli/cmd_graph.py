@@ -21,7 +21,12 @@ def _options(parser: Parser, session: Session) -> None:
     )
     for name in ("left", "right"):
         flags.add(
-            parser, name, nargs="?", metavar=name.upper(), help="graph file, or a folder of them", completes="graph"
+            parser,
+            name,
+            nargs="?",
+            metavar=name.upper(),
+            help="graph file, or a folder of them, or of a dump of msprobe",
+            completes="graph",
         )
     flags.add_limit(parser, report.SHOWN, "names to show of each group")
     flags.add_json(parser, "everything")
@@ -30,7 +35,8 @@ def _options(parser: Parser, session: Session) -> None:
 @command(
     "graph",
     "graph diff: what differs between two graphs, grouped: passes, fused ops, ops that only one has, "
-    "data types, layouts, shapes. Without names the graphs of npu/debug_0 and npu/debug_1.",
+    "data types, layouts, shapes. Without names the graphs of npu/debug_0 and npu/debug_1, or the calls that msprobe "
+    "recorded on both sides.",
     _options,
     example="graph diff; graph diff ge_proto_00005_Build.txt ge_proto_00006_Build.txt",
 )
@@ -39,8 +45,12 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         raise UsageError("cli.graph_no_action")
     if (args.left is None) != (args.right is None):
         raise UsageError("cli.graph_diff_one")
-    if args.left is not None:
-        left, right = (session.run_graphs(name)[0] for name in (args.left, args.right))
+    benchmark = session.workspace.msprobe_benchmark_dir
+    sides = args.left, args.right
+    if args.left is None and benchmark is not None and len(session.data.run_folders()) == 1:
+        sides = str(session.workspace.dump_dir(0)), str(benchmark)
+    if sides[0] is not None:
+        left, right = (session.run_graphs(name)[0] for name in sides)
         names = ("left", "right")
     else:
         left, right = _of_runs(session)

@@ -10,7 +10,7 @@ from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_n
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
-from precision_tool.lib.io.files import check_local
+from precision_tool.lib.io.files import check_local, exists
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
@@ -33,12 +33,13 @@ def _options(parser: Parser, session: Session) -> None:
 @command(
     "repro",
     "Build a reproduction package of one op: inputs, attributes, outputs of both sides and the float64 result as "
-    ".npy and .json, with a script that needs only numpy and shows the error on any machine.",
+    ".npy and .json, with a script that needs only numpy and shows the error on any machine, and for a call of PyTorch "
+    "or MindSpore with run.py, which makes that call again.",
     _options,
     example="repro conv2/Relu conv2_relu",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.view.reproduction import reproduction, write_repro
+    from precision_tool.lib.view.reproduction import RUN_SCRIPT, reproduction, write_repro
 
     session = session.at(args.step, args.rank)
     hits = session.find_ops(args.name, args.graph)
@@ -55,6 +56,9 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if repro.reason:
         show_note(output, Message("note.cli.not_recomputed", reason=reason_words(repro.reason)))
     output.print_line(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}")
+    run_script = posixpath.join(folder, RUN_SCRIPT)
+    if exists(run_script):
+        output.print_line(f"python3 {typed_path(run_script)}")
     return DONE
 
 

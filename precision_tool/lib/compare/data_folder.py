@@ -568,7 +568,8 @@ class DataNames:
 
     def op_names(self) -> tuple[str, ...]:
         """Return names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
-        return self._with_h5("ops", self._of_ops("ops", lambda op: (op.name,)), lambda op: (op.name,))
+        names = self._of_ops("ops", lambda op: (op.name, catalog.module_path(op)))
+        return self._with_h5("ops", names, lambda op: (op.name,))
 
     def op_types(self) -> tuple[str, ...]:
         """Return types of the ops of the graphs in use."""
@@ -600,7 +601,12 @@ class DataNames:
             "dumps",
             runs,
             lambda: (
-                posixpath.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files
+                posixpath.basename(file.path)
+                for run in runs
+                if run
+                for leaf in run.leaves
+                for file in leaf.files
+                if not file.entries
             ),
         )
         return self._with_h5("values", files, lambda op: (value.path for value in op.values))
@@ -610,7 +616,11 @@ class DataNames:
         golden = self._data.golden_of(0)
         if not isinstance(golden, GoldenFiles):
             return ()
-        return self._sorted("goldens", [golden], lambda: (posixpath.basename(file.path) for file in golden.files))
+        return self._sorted(
+            "goldens",
+            [golden],
+            lambda: (posixpath.basename(file.path) for file in golden.files if file.recorded is None),
+        )
 
     def _of_ops(self, what: str, names_of: Callable[[Op], Iterable[str]]) -> tuple[str, ...]:
         try:

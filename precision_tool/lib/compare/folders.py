@@ -190,7 +190,8 @@ def match_leaf(
     dumps, graph = DumpIndex(leaf), options.graph
     if isinstance(inputs.golden, GoldenFiles):
         own = own_benchmark(inputs.golden, leaf, len(inputs.run.leaves))
-        inputs = replace(inputs, golden=own, is_shared=own is inputs.golden)
+        own.check_same_network(leaf)
+        inputs = replace(inputs, golden=own, is_shared=bool(own.files) and own.root == inputs.golden.root)
     golden = _golden_of(leaf, inputs, position, graphs, options.other_graph)
     other, other_choice, side = golden.index, golden.choice, golden.side
     notes = [*golden.notes]

@@ -14,12 +14,13 @@ from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resources, map_tasks
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.data.axis_alignment import Declared, SizeMismatchError, align
+from precision_tool.lib.data.kinds import PYTORCH
 from precision_tool.lib.data.neighbourhood import described_inputs
 from precision_tool.lib.data.pytorch_pairing import align_h5
 from precision_tool.lib.io import data_types, layouts
-from precision_tool.lib.io.files import exists, open_binary
+from precision_tool.lib.io.files import exists
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
-from precision_tool.lib.io.readers import looks_like_event, open_op_dump
+from precision_tool.lib.io.readers import has_one_tensor, open_op_dump
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Summary
@@ -78,7 +79,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
     """Return the tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
     dump = open_op_dump(path)
     tensors = []
-    is_single = _has_one(path)
+    is_single = has_one_tensor(path)
     for name, tensor in slots_of(dump):
         if slot not in ("", name):
             continue
@@ -87,13 +88,6 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
     if not tensors:
         raise DataNotFoundError.of(path, "compare.no_slot", slot=slot, slots=[name for name, _ in slots_of(dump)])
     return tensors
-
-
-def _has_one(path: str) -> bool:
-    """Return whether it is of a kind that holds one tensor and no slots."""
-    with open_binary(path) as file:
-        head = file.read(16)
-    return head.startswith(b"\x93NUMPY") or looks_like_event(head)
 
 
 def tensors_of_pair(
@@ -181,7 +175,7 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     npu_tensor, golden_tensor = npu.tensor, golden.tensor
     assert isinstance(npu_tensor, Tensor)
     assert isinstance(golden_tensor, Tensor)
-    if npu_tensor.dataset or golden_tensor.dataset:
+    if PYTORCH.owns(npu_tensor.path) or PYTORCH.owns(golden_tensor.path):
         return _pair_h5(npu, golden, npu_tensor, golden_tensor)
     source = npu if npu.origin_layout else golden
     try:

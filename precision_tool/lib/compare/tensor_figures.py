@@ -138,7 +138,7 @@ def open_reader(
     if not data_type.is_numeric:
         raise FormatError.of(tensor.path, "compare.no_numbers", dtype=tensor.dtype)
     if plan is None:
-        plan = tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order)
+        plan = layouts.own_plan(tensor)
     if dtype is None:
         dtype, _ = data_types.compute_types(data_type, data_type)
     reader = TensorReader(tensor, plan, dtype, Scratch(), "tensor", opens)

@@ -98,7 +98,7 @@ def align(npu: Tensor, golden: Tensor, declared: Declared = UNDECLARED, golden_l
     alignment = _alignments.get(form)
     if alignment is None:
         alignment = _align(npu, golden, declared, golden_layout)
-        if npu.fortran_order or golden.fortran_order:
+        if not (_is_in_c_order(npu) and _is_in_c_order(golden)):
             alignment = _as_they_lie(alignment, npu, golden)
         if len(_alignments) >= _MAX_ALIGNMENTS:
             _alignments.clear()
@@ -113,7 +113,11 @@ _MAX_ALIGNMENTS = 4096
 
 def _form(tensor: Tensor) -> tuple[object, ...]:
     """All of a tensor that its alignment depends on."""
-    return tensor.dtype, tensor.shape, tensor.layout, tensor.origin_shape, tensor.fortran_order
+    return tensor.dtype, tensor.shape, tensor.layout, tensor.origin_shape, tensor.fortran_order, tensor.plan
+
+
+def _is_in_c_order(tensor: Tensor) -> bool:
+    return tensor.plan is None and not tensor.fortran_order
 
 
 def _align(npu: Tensor, golden: Tensor, declared: Declared, golden_layout: str) -> Alignment:
@@ -140,10 +144,10 @@ def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment
     """An alignment of C-ordered arrays for the order that each really lies in."""
     plans = alignment.npu_plan, alignment.golden_plan
     if all(plan.is_flat for plan in plans):  # read in C order, so any shape will do that keeps the axes
-        shape = npu.shape if npu.fortran_order else golden.shape
+        shape = golden.shape if _is_in_c_order(npu) else npu.shape
         plans = layouts.plain_plan(shape), layouts.plain_plan(shape)
     npu_plan, golden_plan = (
-        layouts.reversed_plan(plan, tensor.shape) if tensor.fortran_order else plan
+        plan if _is_in_c_order(tensor) else layouts.as_it_lies(plan, layouts.own_plan(tensor))
         for plan, tensor in zip(plans, (npu, golden), strict=True)
     )
     return replace(alignment, npu_plan=npu_plan, golden_plan=golden_plan)
@@ -250,8 +254,8 @@ def _align_blocked(npu: Tensor, golden: Tensor, declared: Declared, golden_layou
             reasons.append(error.reason)
             continue
         differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
-        if golden.fortran_order and differ:
-            reasons.append(Message("reason.layout.fortran", shape=golden.shape, other_shape=shape))
+        if differ and not _is_in_c_order(golden):
+            reasons.append(Message("reason.layout.other_order", shape=golden.shape, other_shape=shape))
             continue
         golden_plan = layouts.plain_plan(plan.logical_shape)
         by_element = Message("row.data.by_element", npu=shape, golden=golden.shape) if differ else None

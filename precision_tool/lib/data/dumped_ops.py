@@ -16,6 +16,7 @@ from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tensor_bytes import joined
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.model.comparison import NO_OPS
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
@@ -293,6 +294,7 @@ class GoldenFiles(BenchmarkSide):
         #: What was opened, and what its file was then.
         self._opened: dict[BenchmarkFile, tuple[Found, Signature | None]] = {}
         self._of_places: dict[StepAndRank, GoldenFiles] = {}
+        self._of_leaves: dict[str, GoldenFiles] = {}
 
     @property
     def root(self) -> str:
@@ -323,6 +325,25 @@ class GoldenFiles(BenchmarkSide):
                     self._of_places[place] = GoldenFiles(self._kind.find(folder), self._kind)
                 return self._of_places[place]
         return None
+
+    def fitted(self, leaf: DumpLeaf) -> GoldenFiles:
+        """The tensors by the names that ops have in a leaf; these very files where all are called alike."""
+        if leaf.path not in self._of_leaves:
+            benchmark = self._kind.fitted(self._benchmark, leaf)
+            is_same = benchmark is self._benchmark
+            self._of_leaves[leaf.path] = self if is_same else GoldenFiles(benchmark, self._kind)
+        return self._of_leaves[leaf.path]
+
+    def check_same_network(self, leaf: DumpLeaf) -> None:
+        """Raise UsageError where this is a benchmark of another network than a leaf's."""
+        self._kind.check_same_network(self._benchmark, leaf)
+
+    def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
+        """The ops of the benchmark that stand for ops of the NPU's run."""
+        called = self._benchmark.called
+        if called is None:
+            return originals
+        return tuple(called[name] for name in originals if name in called) or NO_OPS
 
     def output(self, op_name: str, index: int) -> Found:
         """The golden tensor of an op's output."""
@@ -362,8 +383,9 @@ class GoldenFiles(BenchmarkSide):
         for file, (_, signature) in list(self._opened.items()):
             if signature_of(file.path) != signature:
                 del self._opened[file]
-        for side in self._of_places.values():
-            side.forget_changed()
+        for side in (*self._of_places.values(), *self._of_leaves.values()):
+            if side is not self:
+                side.forget_changed()
 
 
 class NoBenchmark(BenchmarkSide):

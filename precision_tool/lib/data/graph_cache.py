@@ -30,6 +30,7 @@ from precision_tool.lib.io.ge_graph_partial import (
     LazyAttrs,
     load_graph_lines,
     skim_graph_file,
+    skim_ops,
 )
 from precision_tool.lib.io.proto_text import paused_gc
 from precision_tool.lib.io.stores import Signature
@@ -168,6 +169,13 @@ class GraphStore:
             self.cache.write(path, entry.signature, _VERSION, _encode(entry))
         except (OverflowError, UnicodeEncodeError) as error:  # numbers and texts no real graph has
             _log.info("%s: not cached: %s", path, error)
+
+
+def ops_in(path: str) -> Iterable[tuple[str, str]]:
+    """Return the names and types of the ops of a graph file, see `skim_ops`."""
+    if posixpath.basename(path) == DUMP_FILE:
+        return ((op.name, op.type) for op in read_msprobe_graph(path).ops)
+    return skim_ops(path)
 
 
 def _read_whole(path: str, signature: Signature) -> GraphFile:

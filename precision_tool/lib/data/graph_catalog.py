@@ -24,6 +24,7 @@ from precision_tool.lib.data.graph_choice import (
     load_choice,
     load_chosen,
 )
+from precision_tool.lib.data.kinds import first_dump
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
 from precision_tool.lib.messages import Message
@@ -193,6 +194,9 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     is_one = not is_folder(graph)
     if is_one and not exists(graph):
         raise DataNotFoundError.of(graph, "data.no_such_graph")
+    recorded = "" if is_one else first_dump(graph)
+    if recorded:
+        is_one, graph = True, recorded
     paths = [graph] if is_one else find_graph_files([graph])
     if not paths:
         raise nothing_below(DataNotFoundError("data.no_graph_in", folder=graph), graph)
@@ -278,6 +282,10 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     if not name.strip():
         raise UsageError("data.empty_op_name")
     hits = [hit for run in runs for hit in _by_whole_name(run, name)]
+    hits = hits or [hit for run in runs for hit in _by_module(run, name)]
+    if len({hit.op.name for hit in hits}) > 1 and hits[0].op.module:
+        ops = list(dict.fromkeys(hit.op.name for hit in hits))
+        raise UsageError("data.several_ops", name=repr(name), count=len(ops), ops=ops)
     if hits:
         return tuple(hits)
     part = flatten(name).lower()
@@ -333,6 +341,19 @@ def _by_whole_name(run: RunGraph, name: str) -> list[FoundOp]:
         ]
         hits = ends if len(ends) == 1 else made_of
     return [FoundOp(run=run, op=op, graph=graph) for graph, op in hits]
+
+
+def module_path(op: Op) -> str:
+    """Return the path of the module that made a recorded call: `blocks.1.act`."""
+    return op.module.partition(" (")[0]
+
+
+def _by_module(run: RunGraph, name: str) -> list[FoundOp]:
+    """The calls that a module of this path made itself."""
+    return [
+        FoundOp(run=run, op=op, graph=graph)
+        for graph in run.file.graphs for op in graph.ops if op.is_recorded and module_path(op) == name
+    ]  # fmt: skip
 
 
 def closest_names(name: str, candidates: Iterable[str], count: int = 5) -> list[str]:

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.graph_cache import GraphStore, ops_in
 from precision_tool.lib.data.graph_catalog import RunFolder, RunGraph, closest_hint
 from precision_tool.lib.data.graph_choice import dumped_ops, find_graph_files
 from precision_tool.lib.io.files import real_path, size_of
-from precision_tool.lib.io.ge_graph_partial import skim_ops
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 
@@ -114,7 +113,7 @@ def search(
         ops: list[tuple[str, str]] = []
         count = 0
         try:
-            for name, op_type in skim_ops(path):
+            for name, op_type in ops_in(path):
                 count += 1
                 op_names[name] = None
                 if fits(name):
@@ -199,5 +198,5 @@ def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequen
     dumped = {name for leaf in leaves for name in dumped_ops(leaf)}
     if not dumped:
         return 0, 0
-    graph_ops = {names.base_name(names.flatten(name)) for name, _ in skim_ops(path)}
+    graph_ops = {names.base_name(names.flatten(name)) for name, _ in ops_in(path)}
     return len(dumped & graph_ops), len(dumped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
@@ -18,10 +18,13 @@ from precision_tool.lib.data.dump_tree import (
     list_folders,
     nothing_below,
 )
+from precision_tool.lib.data.msprobe_matching import check_same_network, fitted
 from precision_tool.lib.data.msprobe_ops import find_msprobe_benchmark, find_msprobe_run, read_recorded
-from precision_tool.lib.data.msprobe_tree import DUMP_FILE
+from precision_tool.lib.data.msprobe_tree import DUMP_FILE, find_msprobe, has_msprobe_folders
+from precision_tool.lib.data.tensor_table import TABLE_FILE, find_listed, read_listed
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
+from precision_tool.lib.io.msprobe_dump import read_dump_header
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.readers import read_tensor_event
 from precision_tool.lib.messages import Message
@@ -212,6 +215,11 @@ class GeDump(DataKind):
     def find(self, path: str, stamps: Stamps | None = None) -> Run:
         return find_run(path, stamps)
 
+    def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:
+        if MSPROBE.lies_at(other):
+            _check_not_empty(path)
+            raise UsageError.of(path, "data.one_side_msprobe")
+
     def graph_folder(self, above: str) -> str:
         """Where graphs lie in a folder that a dump lies below; empty if this is no such folder."""
         return posixpath.join(above, "graph")
@@ -276,6 +284,43 @@ class MsprobeDump(GeDump):
     def no_graph(self, path: str, folders: Sequence[str]) -> DataNotFoundError:
         return DataNotFoundError.of(path, "data.msprobe.none_below", file=DUMP_FILE)
 
+    def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:
+        if not self.lies_at(other):
+            if PYTORCH.lies_at(other) or (benchmark_kind(other) or GE) in (NPY, TFDBG, GE):
+                _check_not_empty(other)
+                raise UsageError.of(other, "data.one_side_msprobe")
+            return
+        own, others = ({} if not (dump := first_dump(side)) else read_dump_header(dump) for side in (path, other))
+        self._check_task(path, own)
+        frameworks = own.get("framework"), others.get("framework")
+        if None not in frameworks and frameworks[0] != frameworks[1]:
+            raise UsageError.of(other, "data.msprobe.two_frameworks", own=frameworks[0], other=frameworks[1])
+
+    def check_judged_alone(self, path: str) -> None:
+        """Raise UsageError for a dump that has no values."""
+        dump = first_dump(path)
+        self._check_task(path, read_dump_header(dump) if dump else {})
+
+    @staticmethod
+    def _check_task(path: str, header: Mapping[str, str]) -> None:
+        if header.get("task") == "structure":
+            raise UsageError.of(path, "data.msprobe.structure")
+
+
+def first_dump(path: str) -> str:
+    """Return the first `dump.json` of a dump of msprobe at or below a folder; "" for a folder of another kind."""
+    if not MSPROBE.lies_at(path):
+        return ""
+    with suppress(PrecisionToolError):
+        return find_msprobe(path).leaves[0].dump
+    return ""
+
+
+def _check_not_empty(path: str) -> None:
+    """Raise DataNotFoundError for a folder of a dump of msprobe whose files are missing."""
+    if not has_tensors(path) and has_msprobe_folders(path):
+        raise DataNotFoundError.of(path, "data.msprobe.no_dump_json", file=DUMP_FILE)
+
 
 class NpyFiles(DataKind):
     """A benchmark's tensors, a `.npy` file each."""
@@ -294,6 +339,13 @@ class NpyFiles(DataKind):
     def read(self, file: BenchmarkFile) -> AnyTensor:
         """Return the tensor of a file that `find` returned; its values are read when they are used."""
         return read_npy(file.path) if self.has_suffix(file.path) else read_tensor_event(file.path)
+
+    def fitted(self, benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+        """Return a benchmark by the names that ops have in a leaf, where the two number them otherwise."""
+        return benchmark
+
+    def check_same_network(self, benchmark: Benchmark, leaf: DumpLeaf) -> None:
+        """Raise UsageError for a benchmark of another network than a leaf's, where it tells of what network it is."""
 
 
 class TfdbgRuns(NpyFiles):
@@ -320,13 +372,32 @@ class MsprobeTensors(NpyFiles):
     def read(self, file: BenchmarkFile) -> AnyTensor:
         return read_recorded(file)
 
+    def fitted(self, benchmark: Benchmark, leaf: DumpLeaf) -> Benchmark:
+        return fitted(benchmark, leaf)
+
+    def check_same_network(self, benchmark: Benchmark, leaf: DumpLeaf) -> None:
+        check_same_network(benchmark, leaf)
+
+
+class ListedFiles(NpyFiles):
+    """A benchmark's tensors in files of any name, `.npy`, `.pt` or `.safetensors`, which a table lists."""
+
+    def owns(self, name: str) -> bool:
+        return name == TABLE_FILE
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        return find_listed(path, stamps)
+
+    def read(self, file: BenchmarkFile) -> AnyTensor:
+        return read_listed(file)
+
 
 GE, INFER, MSPROBE = GeDump(), InferDump(), MsprobeDump()
-NPY, TFDBG, MSPROBE_TENSORS = NpyFiles(), TfdbgRuns(), MsprobeTensors()
+NPY, TFDBG, MSPROBE_TENSORS, LISTED = NpyFiles(), TfdbgRuns(), MsprobeTensors(), ListedFiles()
 #: What has graphs, the more special kind first.
 DEVICE_KINDS: tuple[GeDump, ...] = (MSPROBE, INFER, GE)
 #: Of these the first that lies at a path counts.
-BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, NPY, TFDBG)
+BENCHMARK_KINDS: tuple[NpyFiles, ...] = (MSPROBE_TENSORS, LISTED, NPY, TFDBG)
 
 
 def kind_at(path: str) -> DataKind:

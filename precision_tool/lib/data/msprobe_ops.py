@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from functools import cached_property
 from math import prod
 from typing import Any, overload
@@ -55,7 +56,7 @@ DATA, VARIABLE, UNRECORDED = "Data", "Variable", "Unrecorded"
 #: The name of each graph that is made of a dump: ops of all ranks and steps are those of one network.
 GRAPH_NAME = "msprobe"
 #: Functions whose arguments behind the first are parameters, where these require gradients.
-_WITH_PARAMETERS = frozenset({
+WITH_PARAMETERS = frozenset({
     "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "layer_norm",
     "batch_norm", "group_norm", "instance_norm", "rms_norm", "npu_rms_norm", "embedding", "bilinear", "prelu",
 })  # fmt: skip
@@ -78,10 +79,12 @@ class EntryFiles(Sequence[DumpFile]):
             name: Entry(name=name, start=start, end=end)
             for name, start, end in zip(index.names, index.starts, index.ends, strict=True)
         }
+        tree = _tree_beside(self._path)
+        containers = {parent for parent in tree.parents.values() if parent is not None}
         files = []
         for number, (name, place) in enumerate(places.items()):
             call = parse_call_name(name)
-            if call is None:
+            if call is None or _is_container(name, call, containers):
                 continue
             forward = places.get(_forward_of(name, call)) if call.direction is Direction.BACKWARD else None
             dump_name = DumpName(op_type=type_of(call), op_name=flatten(name), task_id=number, timestamp=number)
@@ -123,6 +126,22 @@ def _forward_of(name: str, call: CallName) -> str:
     if call.is_module:
         return name.replace(f"{_BACKWARD}.{call.count}", f"{_FORWARD}.{call.count}")
     return name.removesuffix(_BACKWARD) + _FORWARD
+
+
+def _is_container(name: str, call: CallName, containers: Set[str]) -> bool:
+    """Return whether all that a module computed is recorded call by call; `containers` are calls that others ran in."""
+    if not call.is_module or call.direction is Direction.PARAMETERS_GRAD:
+        return False
+    return (name if call.direction is Direction.FORWARD else _forward_of(name, call)) in containers
+
+
+def _tree_beside(path: str) -> ModuleTree:
+    """Return the modules of a `dump.json`; none where they are not recorded, or not to be read."""
+    tree = posixpath.join(posixpath.dirname(path), CONSTRUCT_FILE)
+    with suppress(PrecisionToolError):
+        if exists(tree):
+            return read_construct(tree)
+    return ModuleTree(parents={})
 
 
 def _backward_of(name: str, call: CallName) -> str:
@@ -304,7 +323,7 @@ class _Builder:
     def __init__(self, calls: Sequence[RecordedCall], stacks: CallStacks, tree: ModuleTree) -> None:
         self._calls, self._stacks, self._tree = calls, stacks, tree
         self._by_name = {call.name: call for call in calls}
-        self._has_calls_inside = {parent for parent in tree.parents.values() if parent is not None}
+        self._containers = {parent for parent in tree.parents.values() if parent is not None}
         self._first_api = next((call.name for call in calls if call.call and not call.call.is_module), "")
         self._inside: dict[str, list[str]] = {}
         for child, parent in tree.parents.items():
@@ -334,16 +353,9 @@ class _Builder:
     def ops(self) -> list[Op]:
         """The ops in the order in which their calls ended."""
         for number, call in enumerate(self._calls):
-            if call.call is not None and not self._is_container(call):
+            if call.call is not None and not _is_container(call.name, call.call, self._containers):
                 self._add(number, call, call.call)
         return self._ops
-
-    def _is_container(self, call: RecordedCall) -> bool:
-        """Whether all that a module computed is recorded call by call."""
-        if call.call is None or not call.call.is_module or call.call.direction is Direction.PARAMETERS_GRAD:
-            return False
-        forward = call.name if call.call.direction is Direction.FORWARD else _forward_of(call.name, call.call)
-        return forward in self._has_calls_inside
 
     def _add(self, number: int, call: RecordedCall, name: CallName) -> None:
         recorded = self._recorded(call, name)
@@ -392,7 +404,7 @@ class _Builder:
             return RecordedOp(call=call)
         module = call.name.replace(f".{Direction.PARAMETERS_GRAD}.", f"{_FORWARD}.")
         inside = [other for other in self._inside.get(module, ()) if _has_parameters(self._by_name.get(other))]
-        if inside or module in self._has_calls_inside:
+        if inside or module in self._containers:
             forward = self._by_name.get(inside[0]) if len(inside) == 1 else None
         else:
             forward = self._by_name.get(module)
@@ -438,7 +450,7 @@ class _Builder:
             return VARIABLE, parameter
         assert call.call is not None
         is_first = slot == "input.0"
-        if not is_first and tensor.requires_grad and call.call.name in _WITH_PARAMETERS:
+        if not is_first and tensor.requires_grad and call.call.name in WITH_PARAMETERS:
             return VARIABLE, name
         is_float = (data_type_of(tensor.dtype) or tensor.dtype).startswith(("float", "bfloat"))
         is_data = identity in self._data or call.name == self._first_api or not is_float
@@ -478,7 +490,7 @@ class _Builder:
 
 def _has_parameters(call: RecordedCall | None) -> bool:
     """Whether a function takes parameters of the module that it runs in."""
-    return call is not None and call.call is not None and call.call.name in _WITH_PARAMETERS
+    return call is not None and call.call is not None and call.call.name in WITH_PARAMETERS
 
 
 def identity_of(tensor: RecordedTensor) -> object:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.data.dump_tree import Stamps
-from precision_tool.lib.io.files import check_folder, could_be_path, store_of
+from precision_tool.lib.io.files import check_folder, could_be_path, list_folder, store_of
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.io.torch_file import SUFFIX, read_torch
@@ -99,6 +100,14 @@ class MsprobeRun:
     def ranks(self) -> tuple[int, ...]:
         """The ranks, each once; empty where training was not distributed."""
         return tuple(sorted({leaf.rank for leaf in self.leaves if leaf.rank is not None}))
+
+
+def has_msprobe_folders(path: str) -> bool:
+    """Return whether a folder is, or has, one of a step or rank, as msprobe calls them, whatever is in it."""
+    names = [posixpath.basename(posixpath.abspath(path))]
+    with suppress(PrecisionToolError):
+        names += list_folder(path)
+    return any(pattern.fullmatch(name) for name in names for pattern in (_STEP, _RANK))
 
 
 def find_msprobe(path: str, stamps: Stamps | None = None) -> MsprobeRun:

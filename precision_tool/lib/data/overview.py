@@ -1,18 +1,22 @@
-"""Overview of a data folder by the names in it; nothing is opened."""
+"""Overview of a data folder by the names in it; of dumps of msprobe their first index is read."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_tree import is_status_file, list_folders
-from precision_tool.lib.data.kinds import DEVICE_KINDS, PYTORCH, is_benchmark_file
+from precision_tool.lib.data.kinds import DEVICE_KINDS, MSPROBE, PYTORCH, is_benchmark_file
+from precision_tool.lib.data.msprobe_tree import TENSOR_FOLDER, find_msprobe
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io import tfdbg_files as tfdbg
-from precision_tool.lib.io.files import folder_exists, list_folder
+from precision_tool.lib.io.files import folder_exists, list_folder, size_of
+from precision_tool.lib.io.msprobe_dump import read_dump_header, read_dump_index
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 
 
@@ -43,6 +47,27 @@ class RunOverview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedOverview:
+    """One side's dump of msprobe: what it recorded of which steps and ranks.
+
+    Processes stand for ranks where training was not distributed. `entries` and `tensors`, the files of these, are
+    those of the first step and rank; None where its index is so large that reading it takes seconds.
+    """
+
+    root: str
+    framework: str
+    level: str
+    task: str
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    processes: int
+    entries: int | None
+    tensors: int
+    #: Why the first index cannot be read.
+    problem: Message | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataOverview:
     """The contents of a data folder, by the names in it."""
 
@@ -59,6 +84,8 @@ class DataOverview:
     overflow_files: int = 0
     #: PyTorch dumps of the NPU, and of the benchmark.
     pytorch_files: tuple[int, int] = (0, 0)
+    #: Dumps of msprobe: of the NPU, and of the benchmark.
+    recorded: tuple[RecordedOverview | None, RecordedOverview | None] = (None, None)
     #: The newest result file, empty if there is none.
     newest_result: str = ""
 
@@ -69,11 +96,13 @@ class DataOverview:
             not any(run.dumps or run.graph_files for run in self.runs)
             and not (self.graphs_here or self.benchmark_tensors or self.overflow_files or self.newest_result)
             and not any(self.pytorch_files)
+            and not any(self.recorded)
         )
 
 
 def overview(space: Workspace, newest_result: str = "") -> DataOverview:
-    """Counts what lies in the data folder. Nothing is opened; what cannot be listed counts as nothing."""
+    """Counts what lies in the data folder. What cannot be listed counts as nothing."""
+    recorded = _recorded(space.dump_dir(0)), _recorded(space.msprobe_benchmark_dir)
     golden = _names_below(str(space.tf_dump_dir))
     tensors = sum(map(is_benchmark_file, golden))
     runs = []
@@ -94,14 +123,49 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
                 ),
             )
             for number in _numbers(space)
+            if number or recorded[0] is None
         ),
         graphs_here=sum(map(names.is_build_graph, _names_here())),
         benchmark_tensors=tensors or len({(dump.op, dump.slot) for run in runs for dump in run.tensors}),
         benchmark_runs=len(runs),
         overflow_files=sum(map(is_status_file, _names_below(str(space.overflow_dump_dir)))),
         pytorch_files=(len(PYTORCH.files(str(space.pt_npu_dir))), len(PYTORCH.files(str(space.pt_gpu_dir)))),
+        recorded=recorded,
         newest_result=newest_result,
     )
+
+
+#: Bytes of an index that is read at once.
+_QUICK_INDEX = 64 << 20
+
+
+def _recorded(folder: Path | None) -> RecordedOverview | None:
+    """Return what msprobe recorded in a folder; None where it did not."""
+    if folder is None or not MSPROBE.lies_at(str(folder)):
+        return None
+    try:
+        run = find_msprobe(str(folder))
+    except PrecisionToolError:
+        return None
+    first = run.leaves[0]
+    header: dict[str, str] = {}
+    entries = problem = None
+    try:
+        if size_of(first.dump) <= _QUICK_INDEX:
+            index = read_dump_index(first.dump)
+            entries = len(index.names)
+            header = {"framework": index.framework, "level": index.level, "task": index.task}
+        else:
+            header = read_dump_header(first.dump)
+    except PrecisionToolError as error:
+        problem = error.full_message
+    tensors = list_folder(posixpath.join(first.path, TENSOR_FOLDER)) if first.has_tensors else []
+    return RecordedOverview(
+        root=str(folder), framework=header.get("framework", ""), level=header.get("level", ""),
+        task=header.get("task", ""), steps=run.steps, ranks=run.ranks,
+        processes=len({leaf.process for leaf in run.leaves} - {None}), entries=entries, tensors=len(tensors),
+        problem=problem,
+    )  # fmt: skip
 
 
 def _numbers(space: Workspace) -> list[int]:

@@ -9,7 +9,15 @@ from math import isnan
 
 from precision_tool.lib.data import graph_catalog as lookup
 from precision_tool.lib.data.dump_names import base_name, flatten, op_number, pattern
-from precision_tool.lib.data.graph_catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, where_of
+from precision_tool.lib.data.graph_catalog import (
+    FoundOp,
+    RunFolder,
+    RunGraph,
+    closest_hint,
+    every_op,
+    module_path,
+    where_of,
+)
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.io.files import stat_of
 from precision_tool.lib.io.stores import Kind
@@ -161,7 +169,7 @@ def _has_values(row: OpRow, op_filter: OpFilter) -> bool:
 def _patterns(op_filter: OpFilter) -> list[tuple[str, str, Callable[[Op], Iterable[str]]]]:
     """The patterns of a filter: the property of an op, the pattern, and the texts of an op of which one has to fit."""
     patterns: tuple[tuple[str, str | None, Callable[[Op], Iterable[str]]], ...] = (
-        ("name", op_filter.name, lambda op: (op.name, *(op.original_names or ()))),
+        ("name", op_filter.name, lambda op: (op.name, *(op.original_names or ()), *filter(None, (module_path(op),)))),
         ("type", op_filter.op_type, lambda op: (op.type,)),
         ("pass", op_filter.pass_name, lambda op: op.pass_names),
         ("kernel", op_filter.kernel, lambda op: (op.kernel_name, op.kernel_lib)),
@@ -179,7 +187,7 @@ def _op_test(op_filter: OpFilter) -> Callable[[Op], str | None]:
             text = next(filter(fits, texts_of(op)), None)
             if text is None:
                 return None
-            if what == "name" and text != op.name:
+            if what == "name" and text not in (op.name, module_path(op)):
                 found_by = text
         return found_by
 

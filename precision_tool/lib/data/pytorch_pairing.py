@@ -272,7 +272,7 @@ def align_h5(npu: Tensor, golden: Tensor) -> tuple[Tensor, Tensor, Alignment]:
         raise SizeMismatchError("layout.different_sizes", npu=size_of(npu.shape), golden=size_of(golden.shape))
     flat = layouts.flat_plan(npu.size)
     if npu.shape == golden.shape:
-        plans = [tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order) for tensor in (npu, golden)]
+        plans = [layouts.own_plan(tensor) for tensor in (npu, golden)]
         if all(plan.is_flat for plan in plans):
             plans = [flat, flat]
         return npu, golden, Alignment(plans[0], plans[1], npu.shape)

@@ -9,7 +9,17 @@ from pathlib import Path
 from precision_tool.lib.data.dump_names import placed
 from precision_tool.lib.data.dump_tree import Stamps, newest_golden
 from precision_tool.lib.data.dumped_ops import GoldenFiles
-from precision_tool.lib.data.kinds import NPY, PYTORCH, DataKind, benchmark_kind, device_kind, has_tensors, kind_at
+from precision_tool.lib.data.kinds import (
+    MSPROBE,
+    NPY,
+    PYTORCH,
+    DataKind,
+    benchmark_kind,
+    device_kind,
+    has_tensors,
+    kind_at,
+)
+from precision_tool.lib.data.msprobe_tree import DUMP_FILE, has_msprobe_folders
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, real_path, stat_of
@@ -54,6 +64,8 @@ def find_inputs(
     try:
         run = (run_at or find_run)(npu)
     except DataNotFoundError as error:
+        if has_msprobe_folders(npu) and not has_tensors(npu):
+            raise DataNotFoundError.of(npu, "data.msprobe.no_dump_json", file=DUMP_FILE) from error
         if folder_exists(npu) and benchmark_kind(npu) is not None:
             raise DataNotFoundError.of(npu, "data.sides_swapped") from error
         raise
@@ -86,11 +98,12 @@ def own_benchmark(golden: GoldenFiles, leaf: DumpLeaf, count: int) -> GoldenFile
     the run has one leaf (`count`), and the benchmark one place, only.
     """
     if not golden.places or golden.places == count == 1:
-        return golden
+        return golden.fitted(leaf)
     step, rank = placed(leaf.path)
     step = int(leaf.step) if leaf.step else step
     rank = int(leaf.device) if rank is None and leaf.device else rank
-    return golden.of_place(step, rank) or GoldenFiles(Benchmark(root=golden.root, files={}))
+    own = golden.of_place(step, rank)
+    return GoldenFiles(Benchmark(root=golden.root, files={})) if own is None else own.fitted(leaf)
 
 
 def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLeaf:
@@ -146,6 +159,9 @@ def default_npu(space: Workspace) -> str:
         raise DataNotFoundError("data.no_h5_of_npu", folder=space.pt_npu_dir)
     if not is_folder(folder):
         _check_no_file(folder)
+        npu = str(space.root / "npu")
+        if has_msprobe_folders(npu):
+            raise DataNotFoundError.of(npu, "data.msprobe.no_dump_json", file=DUMP_FILE)
         raise DataNotFoundError.of(folder, "data.no_npu_dump")
     return str(folder)
 
@@ -164,6 +180,8 @@ def default_golden(space: Workspace, npu: str) -> str:
         if _has_entries(space.tf_dump_dir):
             return str(space.tf_dump_dir)  # reading it raises what is wrong with it
         _check_no_file(space.tf_dump_dir)
+        if MSPROBE.lies_at(npu):
+            raise NoBenchmarkError("data.no_msprobe_benchmark", npu=npu, folder=space.root / "gpu")
         raise NoBenchmarkError("data.no_benchmark", npu=npu, folder=space.tf_dump_dir, other=other)
     return str(benchmark or other)
 

@@ -41,7 +41,10 @@ MARKER = ".precision_tool_demo.json"
 TRUTH = "truth.json"
 WORK = ".precision_tool_demo.tmp"
 #: What a demo owns below its folder. The truth comes last: where it is, the demo is complete.
-_PARTS = ("npu/debug_0", "npu/debug_1", "tf/dump", "overflow/dump", "fusion/fusion_result.json", TRUTH)
+_PARTS = (
+    "npu/debug_0", "npu/debug_1", "tf/dump", "overflow/dump", "fusion/fusion_result.json",
+    "npu/step0", "gpu/step0", "train.py", TRUTH,
+)  # fmt: skip
 
 
 def check_folder(root: Path) -> None:

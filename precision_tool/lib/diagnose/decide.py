@@ -324,7 +324,8 @@ def decide_run(
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
     again = _CopyTrials(recomputer)
-    memory = overwritten(values, again.is_right)
+    # That recorded calls are connected is known from equal tensors alone: one that differs is another tensor.
+    memory = () if subject.file.framework else overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
     together = tuple(gaps(recomputer, judged))
     right = {id(item.result.op): item.result for item in together if item.result.state is State.RIGHT}
@@ -505,10 +506,11 @@ def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVer
     )  # fmt: skip
     followers = Flow(values).downstream([difference.op])
     suspect = replace(suspect, followers=len(followers), index=values.indices[id(difference.op)])
+    suspect = _placed(suspect, difference.op, values)
     verdict = replace(
         clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
         ranking=(suspect.culprit,), suspects=(suspect,), facts=facts,
-        next=plan(suspect, (suspect,), clean.verdict.has_benchmark),
+        next=plan(suspect, (suspect,), clean.verdict.has_benchmark, framework=subject.file.framework),
     )  # fmt: skip
     return replace(clean, verdict=verdict)
 
@@ -546,8 +548,16 @@ def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, s
         if slot.startswith("output"):
             low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
     below = sum(low.get(op.name, 1.0) < subject.threshold for op in followers.values())
-    index = values.indices[id(values.ops[suspect.number])]
-    return replace(suspect, followers=len(followers), below=below, index=index)
+    op = values.ops[suspect.number]
+    return _placed(replace(suspect, followers=len(followers), below=below, index=values.indices[id(op)]), op, values)
+
+
+def _placed(suspect: Suspect, op: Op, values: RunValues) -> Suspect:
+    """Return a suspect with its place in the script; a tensor that no call put out has that of its first reader."""
+    if not op.is_recorded:
+        readers = (other for other in values.ops if any(edge and edge.producer == op.name for edge in other.inputs))
+        op = next((reader for reader in readers if reader.is_recorded), op)
+    return replace(suspect, module=op.module, source=op.source)
 
 
 def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:
@@ -568,7 +578,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
             base, cause=cause, confidence=(_CLEAN if has_benchmark else _CLEAN_ALONE) * checked_fraction, facts=facts,
-            next=plan(None, suspects, has_benchmark, findings.judged),
+            next=plan(None, suspects, has_benchmark, findings.judged, framework=subject.file.framework),
         )  # fmt: skip
     first = guilty[0]
     names = dict.fromkeys(name for item in guilty for name in (item.culprit,))
@@ -582,7 +592,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         ranking=tuple(names),
         suspects=tuple(guilty),
         facts=first.facts,
-        next=plan(first, suspects, has_benchmark),
+        next=plan(first, suspects, has_benchmark, framework=subject.file.framework),
     )
 
 
@@ -736,7 +746,8 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
     verdict = _with_facts(
         run_verdict.verdict, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number)
     )
-    steps = plan(verdict.suspects[0], verdict.suspects, verdict.has_benchmark)
+    framework = subject.file.framework
+    steps = plan(verdict.suspects[0], verdict.suspects, verdict.has_benchmark, framework=framework)
     return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 

@@ -575,7 +575,15 @@ def graph_finder(data: DataFolder, graph: str | None) -> GraphOf:
         if graph is not None:
             raise
     is_only = graph is not None and len(runs) == 1
-    return lambda leaf: runs[0] if is_only else graph_for(leaf, runs)
+
+    def graph_of(leaf: DumpLeaf) -> RunGraph | None:
+        run = runs[0] if is_only else graph_for(leaf, runs)
+        if not leaf.graph or (run is not None and run.file.path == leaf.graph):
+            return run
+        number = None if run is None else run.number  # each step and rank of msprobe says itself what ran
+        return RunGraph(number=number, leaf=leaf, file=data.store.load(leaf.graph), reason=None, leaves=(leaf,))
+
+    return graph_of
 
 
 def find_overflow(

@@ -217,6 +217,13 @@ class Topic(StrEnum):
     PRECISION = "precision"
     VERSIONS = "versions"
     ENVIRONMENT = "environment"
+    #: What calls have that msprobe recorded.
+    ARGUMENTS = "arguments"
+    CALLS = "calls"
+    SHAPES = "shapes"
+    ORDER = "order"
+    RECORDING = "recording"
+    DTYPES = "dtypes"
 
 
 #: Settings that are called otherwise than in the passport.
@@ -255,6 +262,11 @@ class PassportPair:
     def has_benchmark(self) -> bool:
         """True if the other run is the benchmark, False for another run of the NPU."""
         return self.other.side == "benchmark"
+
+    @property
+    def is_other_setup(self) -> bool:
+        """True if more differs than types, which mixed precision makes others of."""
+        return any(difference.topic is not Topic.DTYPES for difference in self.differences)
 
     def hash_differs(self, name: str) -> bool | None:
         """Return whether a variable or an input batch has other values; None where a side has no hash of it."""

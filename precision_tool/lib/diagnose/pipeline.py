@@ -23,14 +23,17 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_catalog import RunGraph, named_by
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.sides import Inputs
+from precision_tool.lib.data.kinds import MSPROBE
+from precision_tool.lib.data.sides import Inputs, own_benchmark
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
+from precision_tool.lib.diagnose.argument_blame import sides_of, with_arguments
 from precision_tool.lib.diagnose.decide import SECONDS, RunVerdict, Subject, decide
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
 from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
-from precision_tool.lib.diagnose.passports import PassportPair, find_passports
+from precision_tool.lib.diagnose.passports import PassportPair
 from precision_tool.lib.diagnose.plan import with_passports_known
+from precision_tool.lib.diagnose.recorded_sides import find_differences
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.stored_profile import check_fits, identity_of
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, stored
@@ -199,6 +202,10 @@ def diagnose_leaf(
         return Diagnosis(analysis=analysis, recomputed=True)
     if leaf.passports is not None:
         judged = with_passports(judged, leaf.passports)
+    golden = leaf.golden if analysis is None or analysis.leaf is None else analysis.leaf.golden
+    sides = sides_of(leaf.dump, golden)
+    if sides is not None and analysis is not None:
+        judged = with_arguments(judged, sides, analysis.rows, analysis.threshold)
     if analysis is not None:
         analysis = with_own_errors(analysis, judged)
     return Diagnosis(analysis=analysis, judged=judged, recomputed=True)
@@ -276,7 +283,7 @@ def with_passports(judged: RunVerdict, pair: PassportPair) -> RunVerdict:
     """Return the verdict with what the two runs' passports prove: that data or variables differ."""
     verdict = judged.verdict
     if verdict.first is None:
-        verdict = replace(verdict, next=with_passports_known(verdict.next, differ=bool(pair.differences)))
+        verdict = replace(verdict, next=with_passports_known(verdict.next, differ=pair.is_other_setup))
     verdict = replace(verdict, suspects=tuple(_proven(suspect, pair) for suspect in verdict.suspects))
     if verdict.first is not None:
         verdict = replace(verdict, facts=verdict.first.facts, confidence=verdict.first.confidence)
@@ -307,7 +314,7 @@ def leaves_of(
     or graph is gone is a leaf without a `dump`.
     """
     runs = _runs_of(data, graph)
-    passports = find_passports(data.workspace, npu, None)
+    passports = find_differences(data.workspace, npu, None)
     leaves = []
     for analysis in analyses:
         leaf = _leaf_of(data, analysis, runs) if analysis.has_graph else None
@@ -324,6 +331,9 @@ def leaves_of(
 def leaves_alone(data: DataFolder, npu: str | None = None, graph: str | None = None) -> list[Leaf]:
     """Return the leaves of an NPU run that there is nothing to compare with, one a model; diagnose them alone."""
     runs = _runs_of(data, graph)
+    folder = npu or str(data.workspace.dump_dir(0))
+    if MSPROBE.lies_at(folder):
+        MSPROBE.check_judged_alone(folder)
     if npu is not None:
         dump = data.run_at(npu).leaves[0]
         return [Leaf(dump=dump, file=data.graph_chooser(graph).of(dump, graph).file, runs=runs)]
@@ -346,7 +356,10 @@ def _leaf_of(data: DataFolder, analysis: Analysis, runs: Sequence[RunGraph]) -> 
         return None
     leaf = Leaf(dump=dump, analysis=analysis, file=file)
     with suppress(PrecisionToolError):  # its benchmark may be gone
-        return replace(leaf, golden=data.golden_at(source.golden))
+        golden = data.golden_at(source.golden)
+        if isinstance(golden, GoldenFiles):
+            golden = own_benchmark(golden, dump, 1)
+        return replace(leaf, golden=golden)
     return leaf
 
 

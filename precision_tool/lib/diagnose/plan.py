@@ -1,16 +1,19 @@
 """Next steps: a ready command or line for each cause, as values; their texts are `step.<value>`.
 
 A switch that fixes precision is an argument that all calls of `tf_config` take alike, so that one line serves sessions,
-Estimators and TensorFlow 2.
+Estimators and TensorFlow 2. For calls that msprobe recorded it is a line of PyTorch, or of MindSpore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from math import ceil, isfinite, log2
 
 from precision_tool.lib.diagnose.error_shape import Mistake
 from precision_tool.lib.diagnose.headroom import MARGIN, is_gradient_name
+from precision_tool.lib.diagnose.recorded_formulas import recorded_of
+from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code, is_in_place
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
     Cause,
@@ -24,6 +27,7 @@ from precision_tool.lib.diagnose.verdict_model import (
 )
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.model.msprobe import CallName, Direction, RecordedTensor, parse_call_name
 from precision_tool.lib.ops.base import Kind
 
 #: Own errors of float32 products that came from inputs in HF32, with 12 or 13 bits less: float32 itself is a hundredth.
@@ -58,12 +62,18 @@ CONTRADICTING = (
 
 
 def plan(
-    first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpResult] = ()
+    first: Suspect | None,
+    suspects: Sequence[Suspect],
+    has_benchmark: bool,
+    judged: Sequence[OpResult] = (),
+    framework: str = "",
 ) -> tuple[Step, ...]:
     """Return the steps for a verdict, the one that settles most first. `first` is None for a clean one.
 
-    What is to be mended ends with the command that tells whether it is.
+    What is to be mended ends with the command that tells whether it is. `framework` is that of recorded calls.
     """
+    if framework:
+        return _consistent(_recorded_steps(first, suspects, has_benchmark, judged, framework))
     steps: list[Step] = []
     if first is None:
         is_scaled = any(other.cause is Cause.LOSS_SCALE for other in suspects)
@@ -166,12 +176,16 @@ def _is_scattered(slot: SlotResult) -> bool:
 
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
     """Return the step that switches HF32 off, where most products of a run are as exact as HF32."""
+    number = _in_hf32(judged)
+    return [Step(do=Action.NO_HF32_ANYWHERE, code="allow_hf32=False", number=number)] if number else []
+
+
+def _in_hf32(judged: Sequence[OpResult]) -> int:
+    """Return how many products of a run are as exact as HF32, if most are; else 0."""
     slots = [slot for result in judged if result.state is State.RIGHT for slot in result.slots]
     products = [slot for slot in slots if slot.kind is Kind.MATRIX and slot.dtype == "float32"]
-    in_hf32 = sum(map(_is_hf32, products))
-    if not in_hf32 or 2 * in_hf32 < len(products):
-        return []
-    return [Step(do=Action.NO_HF32_ANYWHERE, code="allow_hf32=False", number=in_hf32)]
+    number = sum(map(_is_hf32, products))
+    return number if 2 * number >= len(products) else 0
 
 
 def _fusion(suspect: Suspect) -> list[Step]:
@@ -214,6 +228,10 @@ def _loss_scale(suspect: Suspect) -> list[Step]:
     """Return the step that lowers the loss scale until an overflowing gradient fits, if it is one."""
     if not is_gradient_name(suspect.culprit, *(suspect.fact("script_ops") or [])):
         return []
+    return _lower_loss_scale(suspect)
+
+
+def _lower_loss_scale(suspect: Suspect) -> list[Step]:
     largest, limit = suspect.fact("largest"), suspect.fact("limit")
     if isinstance(largest, float) and isinstance(limit, float) and isfinite(largest) and largest > 0:
         factor = 2 ** (max(ceil(log2(largest / limit)), 0) + MARGIN)
@@ -253,7 +271,173 @@ def _weights(suspect: Suspect) -> list[Step]:
     return [Step(do=Action.SAME_CHECKPOINT), _look(Action.LOOK_AT_VALUES, suspect)]
 
 
+def _arguments(suspect: Suspect) -> list[Step]:
+    return [Step(do=Action.SAME_ARGUMENTS), _look(Action.LOOK_AT_VALUES, suspect)]
+
+
 _STEPS = {
     Cause.KERNEL: _kernel, Cause.FUSION: _fusion, Cause.LAYOUT: _layout, Cause.CAST: _cast, Cause.OVERFLOW: _overflow,
     Cause.STOMP: _stomp, Cause.RANDOM: _random, Cause.INPUT: _input, Cause.WEIGHTS: _weights,
+    Cause.ARGUMENTS: _arguments,
+}  # fmt: skip
+
+
+# --- recorded calls ---------------------------------------------------------------------------------------------------
+
+
+#: Names for the tensors of a function, in their order; of others they are numbered.
+_TENSORS = {
+    "linear": ("x", "weight", "bias"), "layer_norm": ("x", "weight", "bias"), "group_norm": ("x", "weight", "bias"),
+    "rms_norm": ("x", "weight"), "npu_rms_norm": ("x", "weight"), "matmul": ("a", "b"), "bmm": ("a", "b"),
+    "scaled_dot_product_attention": ("q", "k", "v", "mask"),
+    "batch_norm": ("x", "running_mean", "running_var", "weight", "bias"),
+    **{f"conv{way}{axes}d": ("x", "weight", "bias") for way in ("", "_transpose") for axes in (1, 2, 3)},
+}  # fmt: skip
+#: Switches of the devices, by the framework's name; what is not here PyTorch has.
+_NO_HF32 = {
+    "mindspore": "mindspore.device_context.ascend.op_precision.{}_allow_hf32(False)",
+    "pytorch": "torch.npu.{}.allow_hf32 = False",
+}
+_DETERMINISTIC = {
+    "mindspore": "mindspore.set_deterministic(True)",
+    "pytorch": "torch.use_deterministic_algorithms(True)",
+}
+_SEEDS = {
+    "mindspore": "from msprobe.mindspore import seed_all\nseed_all(seed=1, mode=True, rm_dropout=True)",
+    "pytorch": "from msprobe.pytorch import seed_all\nseed_all(seed=1, mode=True, rm_dropout=True)",
+}
+_HCCL = 'os.environ["HCCL_DETERMINISTIC"] = "true"'
+#: Kernels that are compiled where they run in place of prebuilt ones, and tensors in the layouts of the script.
+_OTHER_KERNEL = "torch.npu.set_compile_mode(jit_compile=True)\ntorch.npu.config.allow_internal_format = False"
+_PLAIN_FORMATS = "torch.npu.config.allow_internal_format = False"
+
+
+def _recorded_steps(
+    first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpResult], framework: str
+) -> list[Step]:
+    """Return the steps for a verdict on calls that msprobe recorded."""
+    steps: list[Step] = []
+    if first is not None:
+        own_steps = _RECORDED_STEPS.get(first.cause)
+        steps += _STEPS[first.cause](first) if own_steps is None else own_steps(first, framework)
+    else:
+        if any(other.cause is Cause.LOSS_SCALE for other in suspects):
+            steps.append(Step(do=Action.SAME_LOSS_SCALE))
+        number = _in_hf32(judged)
+        if number:
+            lines = "\n".join(_of(_NO_HF32, framework).format(kind) for kind in ("matmul", "conv"))
+            steps.append(_line(Action.NO_HF32_ANYWHERE, lines, number))
+        if has_benchmark:
+            steps.append(Step(do=Action.OTHER_STEP, command=("ac", "-c")))
+    if not has_benchmark:
+        steps.append(Step(do=Action.MAKE_BENCHMARK_DUMP, command=("ac", "-c", "-rt", "BENCHMARK_DUMP")))
+    return steps if first is None else [*steps, *again()]
+
+
+def _of(lines: Mapping[str, str], framework: str) -> str:
+    return lines.get(framework, lines["pytorch"])
+
+
+def _line(do: Action, code: str, number: int | None = None, where: str = "script_start") -> Step:
+    return Step(do=do, code=code, where=where, number=number)
+
+
+def _recorded_kernel(suspect: Suspect, framework: str) -> list[Step]:
+    steps = [_look(Action.LOOK_AT_OP, suspect), _package(suspect)]
+    slot = suspect.result.worst_slot if suspect.result is not None else None
+    name = parse_call_name(suspect.culprit)
+    if name is not None and name.prefix == "Distributed":
+        return [*steps, _line(Action.DETERMINISTIC, _HCCL)]
+    if slot is not None and _is_hf32(slot):
+        kind = "conv" if "conv" in suspect.op_type.lower() else "matmul"
+        return [*steps, _line(Action.NO_HF32, _of(_NO_HF32, framework).format(kind))]
+    steps += _computed_in_float32(suspect, framework)
+    return steps if framework == "mindspore" else [*steps, _line(Action.OTHER_KERNEL, _OTHER_KERNEL)]
+
+
+def _computed_in_float32(suspect: Suspect, framework: str) -> list[Step]:
+    """Return the lines that compute a call in float32, where it is computed in halves, whatever autocast says."""
+    recorded = recorded_of(suspect.result.op) if suspect.result is not None else None
+    if suspect.result is None or recorded is None:
+        return []
+    if not any(desc.dtype in _HALVES for desc in suspect.result.op.output_descs):
+        return []
+    call = recorded.forward or recorded.call
+    path, _, rest = suspect.module.partition(" (")
+    made_by = rest.removesuffix(")")
+    name = call.call
+    if name is None or is_in_place(name):
+        return []
+    if framework == "mindspore":
+        code = f"dict(net.cells_and_names())[{path!r}].to_float(mindspore.float32)"
+        return [_line(Action.COMPUTE_IN_FLOAT32, code, where="model")] if path else []
+    if path and _is_the_modules(name, made_by):
+        variable = path.rpartition(".")[2]
+        variable = variable if variable.isidentifier() and not iskeyword(variable) else "module"
+        code = (
+            f"{variable} = model.get_submodule({path!r}).float()\n"
+            f'in_float32 = torch.autocast("npu", enabled=False)({variable}.forward)\n'
+            f"{variable}.forward = lambda x: in_float32(x.float()).to(x.dtype)"
+        )
+        return [_line(Action.COMPUTE_IN_FLOAT32, code, where="model")]
+    names: dict[str, str] = {}
+
+    def tensor(slot: str, recorded_tensor: RecordedTensor) -> str:
+        usual = _TENSORS.get(name.name, ("x",))
+        own = slot.removeprefix("kwargs.")
+        number = len(names)
+        names[slot] = own if own != slot else usual[number] if number < len(usual) else f"x{number}"
+        is_half = recorded_tensor.dtype.rpartition(".")[2].lower() in _HALVES
+        return f"{names[slot]}.float()" if is_half else names[slot]
+
+    try:
+        expression = call_code(call, framework, tensor)
+    except NoCodeError:
+        return []
+    back = f".to({next(iter(names.values()))}.dtype)" if names and len(call.outputs) == 1 else ""
+    whole = f"({expression})" if back and not expression.endswith(")") else expression
+    code = f'with torch.autocast("npu", enabled=False):\n    y = {whole}{back}'
+    line, _, function = suspect.source.partition(" in ")
+    place = f"{line} ({function})" if function else line
+    return [Step(do=Action.COMPUTE_IN_FLOAT32, code=code, where="line" if place else "script", place=place)]
+
+
+def _is_the_modules(name: CallName, class_name: str) -> bool:
+    """Return whether a module does nothing but this call: a `GELU` calls `gelu`, a `BatchNorm2d` `batch_norm`."""
+    plain = name.name.replace("_", "").lower()
+    return name.is_module or (bool(plain) and class_name.lower().startswith(plain))
+
+
+def _recorded_cast(suspect: Suspect, framework: str) -> list[Step]:
+    package = [_package(suspect)] if suspect.fact("own_error") is not None else []
+    return [*_computed_in_float32(suspect, framework), _look(Action.LOOK_AT_CAST, suspect), *package]
+
+
+def _recorded_overflow(suspect: Suspect, framework: str) -> list[Step]:
+    if suspect.fact("nan_op") == suspect.culprit:
+        return [*_computed_in_float32(suspect, framework), _look(Action.LOOK_AT_OP, suspect)]
+    name = parse_call_name(suspect.culprit)
+    if name is not None and name.direction is not Direction.FORWARD:
+        return _lower_loss_scale(suspect)
+    return [*_computed_in_float32(suspect, framework), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
+
+
+def _recorded_random(suspect: Suspect, framework: str) -> list[Step]:
+    if suspect.proof is Proof.RUNS:
+        name = parse_call_name(suspect.culprit)
+        is_between_ranks = name is not None and name.prefix == "Distributed"
+        return [_line(Action.DETERMINISTIC, _HCCL if is_between_ranks else _of(_DETERMINISTIC, framework))]
+    seeds = _line(Action.SAME_SEEDS, _of(_SEEDS, framework), where="scripts_start")
+    return [seeds, _look(Action.LOOK_AT_VALUES, suspect)]
+
+
+def _recorded_layout(suspect: Suspect, framework: str) -> list[Step]:
+    package = [_look(Action.REPORT_LAYOUT, suspect), _package(suspect)]
+    return package if framework == "mindspore" else [_line(Action.PLAIN_FORMATS, _PLAIN_FORMATS), *package]
+
+
+#: Of other causes the steps are the same for all frameworks.
+_RECORDED_STEPS = {
+    Cause.KERNEL: _recorded_kernel, Cause.FUSION: _recorded_kernel, Cause.LAYOUT: _recorded_layout,
+    Cause.CAST: _recorded_cast, Cause.OVERFLOW: _recorded_overflow, Cause.RANDOM: _recorded_random,
 }  # fmt: skip

@@ -22,7 +22,7 @@ from precision_tool.lib.compare.tensor_reader import Difference, difference, is_
 from precision_tool.lib.data.axis_alignment import align
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import RunGraph
-from precision_tool.lib.data.kinds import check_command
+from precision_tool.lib.data.kinds import MSPROBE, check_command
 from precision_tool.lib.data.matching import Counterpart, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.sides import default_npu, golden_leaf
@@ -293,6 +293,8 @@ class RandomReport:
     unreadable: tuple[Message, ...] = ()
     #: Inputs whose producer's output was there to be compared.
     memory_checked: int = 0
+    #: Whether the ops are calls that msprobe recorded, whose memory tells nothing.
+    is_recorded: bool = False
 
     def of(self, *kinds: Kind) -> tuple[RandomOp, ...]:
         """Return the ops of some kinds, in execution order."""
@@ -609,8 +611,13 @@ def find_random(
     if right is None:
         # The other of the two runs, whichever was named.
         space, place = data.workspace, posixpath.abspath(left)
-        others = [number for number in (1, 0) if not lies_in(place, posixpath.abspath(space.debug_dir(number)))]
+        # A dump of msprobe lies in no folder of a run.
+        own = {number: posixpath.abspath(str(space.debug_dir(number))) for number in (1, 0)}
+        others = [number for number, folder in own.items() if not lies_in(place, folder)]
+        others = [number for number in others if posixpath.abspath(str(space.dump_dir(number))) != place]
         right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
+    if right is None and MSPROBE.lies_at(left):
+        raise DataNotFoundError.of(left, "diagnose.no_second_msprobe")
     other = None if right is None else data.run_at(right)
     graph_of = graph_finder(data, graph)
     if other is None:
@@ -663,6 +670,8 @@ def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graph_of: GraphOf, reso
         left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
         counterpart=counterpart_of,
     )  # fmt: skip
+    if file is not None and file.framework:  # that calls are connected is known from equal tensors alone
+        return replace(report, graph=file.path, is_recorded=True)
     stomps, checked = check_memory(left, _name(leaf, run))
     other_stomps, other_checked = check_memory(right, _name(counterpart, other_run))
     return replace(

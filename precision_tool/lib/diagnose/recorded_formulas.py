@@ -161,7 +161,7 @@ def _forward_call(
     op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], others: Mapping[str, Any] | None = None
 ) -> Call:
     """The call of a formula; `others` are arguments by name that have other values."""
-    lower = _autocast_type(recorded.call)
+    lower = autocast_type(recorded.call)
     if lower:
         inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
     name = api_of(recorded.call)
@@ -311,7 +311,7 @@ def _module_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) 
         def make(
             op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], options: Mapping[str, Any] = options
         ) -> Call:
-            lower = _autocast_type(recorded.call)
+            lower = autocast_type(recorded.call)
             if lower:
                 inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
             args, _ = bound(recorded.call, inputs)
@@ -342,7 +342,7 @@ def _gradient_formulas(
     if not made:
         raise NotComputedError("outputs_without_formula", value=api_of(recorded.call))
     slots = sorted(inputs)
-    lower = _autocast_type(recorded.forward) if recorded.has_parameters_grad and recorded.forward is not None else ""
+    lower = autocast_type(recorded.forward) if recorded.has_parameters_grad and recorded.forward is not None else ""
     last: tuple[tuple[int, ...], Mapping[int, Sequence[Call]]] = ((), {})
 
     def calls_of(tensors: Mapping[int, Input]) -> Mapping[int, Sequence[Call]]:
@@ -410,7 +410,7 @@ def _gradients(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Map
     forward = recorded.forward
     if forward is None:
         raise NotComputedError("no_formula", op_type=op.type)
-    lower = _autocast_type(forward)
+    lower = autocast_type(forward)
     first = len(recorded.gradients)
     behind = first + sum(not slot.startswith("output") for slot, _ in forward.tensors())
     if lower:
@@ -475,7 +475,7 @@ def _literal(argument: Literal) -> Any:
 _LOWER = frozenset({"float16", "bfloat16"})
 
 
-def _autocast_type(call: RecordedCall) -> str:
+def autocast_type(call: RecordedCall) -> str:
     """The type that autocast cast a call's inputs to, which were recorded before: that of its outputs; "" for none."""
     types = {data_type_of(tensor.dtype) for slot, tensor in call.tensors() if slot.startswith("output")}
     given = {

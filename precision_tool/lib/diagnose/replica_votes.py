@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,14 @@ from precision_tool.lib.compare.tensor_figures import open_reader
 from precision_tool.lib.compare.tensor_reader import TensorReader
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
+from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.error_shape import UNIT
+from precision_tool.lib.diagnose.recorded_collectives import PREFIX, SAME_FOR_ALL, Collective, Exchanged, exchanged_by
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.msprobe import RECORDED
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 
 
@@ -34,11 +38,20 @@ class Role(StrEnum):
     COLLECTIVE = "collective"
     #: It is a variable that an optimizer has updated, or what it was updated by.
     UPDATE = "update"
+    #: It was put out by a communication op that gives each rank something else: they need not agree.
+    EXCHANGE = "exchange"
+
+
+#: What the graphs of GE say no more of.
+ALL_REDUCE = Collective()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMeans:
-    """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type."""
+    """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type.
+
+    Of one that a collective takes the maxima or minima of, these stand in the place of the means.
+    """
 
     means: tuple[float, ...]
     sizes: tuple[float, ...]
@@ -50,8 +63,9 @@ class Vote:
     """Hashes of the tensors, by slot, that one rank has of an op whose results must be the same on all replicas.
 
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
-    the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
-    added up and what came out.
+    the communication group, "" where the graph does not tell. `input_means` and `output_means` are, by slot, what a
+    `collective` was given and what came out. `turn` is what a communication op is on all ranks of its group, whatever
+    it is called there.
     """
 
     op: str
@@ -64,6 +78,8 @@ class Vote:
     group: str = ""
     input_means: tuple[BlockMeans, ...] = ()
     output_means: tuple[BlockMeans, ...] = ()
+    collective: Collective = ALL_REDUCE
+    turn: str = ""
 
 
 # --- digests of tensors ---
@@ -78,25 +94,42 @@ _DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The hash of a tensor as it is stored, "" if there is none; of one with statistics only, of these."""
+    """The hash of a tensor as it is stored, "" if there is none; of one with statistics only, of these.
+
+    `means` are those of the pieces that it is cut into, () without numbers.
+    """
 
     value: str
-    means: BlockMeans | None = None
+    means: tuple[BlockMeans, ...] = ()
 
 
-def digest_of(tensor: Found, with_means: bool = False) -> Digest:
-    """Return the digest of a tensor, and on request the means of its parts (None without numbers), read once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Which means are taken: of a tensor cut into `pieces`, the `figure` (mean, max, min) of so many blocks each."""
+
+    pieces: int = 1
+    blocks: int = _BLOCKS
+    figure: str = "mean"
+
+
+#: The means of the blocks of a whole tensor.
+OF_WHOLE = Means()
+
+
+def digest_of(tensor: Found, wanted: Means | None = None) -> Digest:
+    """Return the digest of a tensor, and on request means of its parts, read once."""
     if isinstance(tensor, TensorStatistics):
-        return Digest("s" + hashlib.sha256(repr(astuple(tensor)[1:]).encode()).hexdigest()[: _DIGITS - 1])
+        value = "s" + hashlib.sha256(repr(astuple(tensor)[1:]).encode()).hexdigest()[: _DIGITS - 1]
+        return Digest(value, () if wanted is None else _recorded_means(tensor, wanted))
     if not isinstance(tensor, Tensor) or tensor.parts or tensor.access is not Access.BYTES:
         return Digest("")
     digest = hashlib.sha256()
-    means = None
-    if with_means and _is_numbers(tensor):
+    means: tuple[BlockMeans, ...] = ()
+    if wanted is not None and _is_numbers(tensor) and not tensor.size % wanted.pieces:
         as_it_lies = layouts.plain_plan((tensor.size,))
         with open_reader(tensor, as_it_lies, np.dtype(np.float64)) as reader:
             reader.watch = lambda _, read: digest.update(read.data)
-            means = _means_of(reader, tensor)
+            means = _means_of(reader, tensor, wanted)
     else:
         with open_file(tensor.path) as file:
             for at in range(0, tensor.nbytes, _BYTES):
@@ -111,26 +144,54 @@ def _is_numbers(tensor: Tensor) -> bool:
     return tensor.nbytes == data_types.BY_NAME[tensor.dtype].byte_size(tensor.size)
 
 
-def _means_of(reader: TensorReader, tensor: Tensor) -> BlockMeans:
-    """Return means, and roots of the mean squares, of consecutive parts of a tensor, read from end to end."""
-    means, sizes = [], []
-    ends = [tensor.size * number // _BLOCKS for number in range(_BLOCKS + 1)]
-    for start, end in pairwise(ends):
-        if start == end:
-            continue
-        total = squares = 0.0
-        for at in range(start, end, _PIECE):
-            values = np.empty(min(_PIECE, end - at), np.float64)
-            reader.read_flat(at, at + values.size, values)
-            with np.errstate(invalid="ignore", over="ignore"):
-                total += float(values.sum())
-                squares += float(np.square(values).sum())
-        means.append(total / (end - start))
-        sizes.append((squares / (end - start)) ** 0.5)
-    return BlockMeans(means=tuple(means), sizes=tuple(sizes), rounding=2 * UNIT[tensor.dtype])
+def _means_of(reader: TensorReader, tensor: Tensor, wanted: Means) -> tuple[BlockMeans, ...]:
+    """Return the figures, and roots of the mean squares, of consecutive parts of each piece, read from end to end."""
+    length = tensor.size // wanted.pieces
+    ends = [length * number // wanted.blocks for number in range(wanted.blocks + 1)]
+    pieces = []
+    for first in range(0, tensor.size, length):
+        parts = [
+            _figures(reader, first + start, first + end, wanted.figure) for start, end in pairwise(ends) if start < end
+        ]
+        pieces.append(
+            BlockMeans(
+                means=tuple(figure for figure, _ in parts),
+                sizes=tuple(size for _, size in parts),
+                rounding=2 * UNIT[tensor.dtype],
+            )
+        )
+    return tuple(pieces)
 
 
-# --- sums of all-reduces ---
+def _figures(reader: TensorReader, start: int, end: int, figure: str) -> tuple[float, float]:
+    """Return the mean, or what else is asked for, and the root of the mean square of some elements."""
+    total = squares = 0.0
+    extremes: list[float] = []
+    for at in range(start, end, _PIECE):
+        values = np.empty(min(_PIECE, end - at), np.float64)
+        reader.read_flat(at, at + values.size, values)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total += float(values.sum())
+            squares += float(np.square(values).sum())
+        if figure != "mean":
+            extremes.append(float(values.max() if figure == "max" else values.min()))
+    size = (squares / (end - start)) ** 0.5
+    if figure == "mean":
+        return total / (end - start), size
+    return float(np.max(extremes) if figure == "max" else np.min(extremes)), size
+
+
+def _recorded_means(tensor: TensorStatistics, wanted: Means) -> tuple[BlockMeans, ...]:
+    """Return what was recorded of a tensor as that of one block; () for one that is cut, and without the figures."""
+    by_name = {"mean": tensor.mean, "max": tensor.maximum, "min": tensor.minimum}
+    figure, norm = by_name[wanted.figure], tensor.l2_norm
+    size = prod(tensor.shape or ())
+    if wanted.pieces != 1 or figure is None or norm is None or not size or tensor.dtype not in UNIT:
+        return ()
+    return (BlockMeans(means=(figure,), sizes=(norm / size**0.5,), rounding=2 * UNIT[tensor.dtype]),)
+
+
+# --- what collectives gave ---
 
 
 #: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
@@ -144,7 +205,9 @@ def is_all_reduce(op_type: str, reduction: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongSum:
-    """An all-reduce that gave `ranks` something else than the sum of what all put in; `right` have that sum.
+    """A collective that gave `ranks` something else than the sum of what all put in; `right` have that sum.
+
+    Of a broadcast, and others that add nothing up, what was put in is meant where this says sum.
 
     Not `is_sure`: nothing shows that all ranks of the group were dumped, of which a sum of fewer would be another.
     """
@@ -176,7 +239,7 @@ def sums_of_step(step: int, votes_by_op: Iterable[Mapping[int, Vote]]) -> StepSu
 
     Where most are not, ranks were left out of the dump, or inputs were written over: that tells nothing by itself.
     """
-    checked = [(by_rank, off_by_rank) for by_rank in votes_by_op if (off_by_rank := _off(by_rank)) is not None]
+    checked = [(by_rank, off_by_rank) for by_rank in votes_by_op if (off_by_rank := _off(by_rank))]
     off = [(by_rank, off_by_rank) for by_rank, off_by_rank in checked if any(off_by_rank.values())]
     right = {
         (next(iter(votes.values())).op, tuple(sorted(off_by_rank)))
@@ -188,14 +251,19 @@ def sums_of_step(step: int, votes_by_op: Iterable[Mapping[int, Vote]]) -> StepSu
     for by_rank, off_by_rank in off:
         ranks = tuple(sorted(rank for rank, is_off in off_by_rank.items() if is_off))
         vote = by_rank[ranks[0]]
-        if are_few or not _is_something_else(by_rank):
+        is_sure = are_few or bool(vote.collective.ranks)
+        if is_sure or not _is_something_else(by_rank):
             wrong.append(
                 WrongSum(
                     step=step, op=vote.op, type=vote.type, number=vote.number, epoch=vote.epoch, ranks=ranks,
-                    right=tuple(sorted(set(off_by_rank) - set(ranks))), is_sure=are_few,
+                    right=tuple(sorted(set(off_by_rank) - set(ranks))), is_sure=is_sure,
                 )
             )  # fmt: skip
-    return StepSums(wrong=tuple(wrong) if are_few else (), open=() if are_few else tuple(wrong), right=frozenset(right))
+    return StepSums(
+        wrong=tuple(item for item in wrong if item.is_sure),
+        open=tuple(item for item in wrong if not item.is_sure),
+        right=frozenset(right),
+    )
 
 
 def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
@@ -220,6 +288,8 @@ def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
 def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
     """Return whether inputs were overwritten by outputs, or the outputs are the mean of all, or sums of groups."""
     votes = list(by_rank.values())
+    if votes[0].collective != ALL_REDUCE:
+        return False
     groups: dict[object, dict[int, Vote]] = {}
     for rank, vote in by_rank.items():  # ranks that got the same may be a group of their own, which no graph names
         groups.setdefault(vote.output_means, {})[rank] = vote
@@ -235,29 +305,46 @@ def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
     return not any((_off(means) or {0: True}).values())
 
 
-def _off(by_rank: Mapping[int, Vote]) -> dict[int, bool] | None:
-    """Return by rank whether it got another sum; None where that cannot be told, as with NaN or Inf."""
-    if len(by_rank) < 2 or not all(
-        vote.input_means and len(vote.input_means) == len(vote.output_means) for vote in by_rank.values()
-    ):
-        return None
-    is_off_by_rank = dict.fromkeys(by_rank, False)
-    for slot in range(min(len(vote.input_means) for vote in by_rank.values())):
-        inputs = [vote.input_means[slot] for vote in by_rank.values()]
-        came = [vote.output_means[slot] for vote in by_rank.values()]
-        if len({len(block.means) for block in (*inputs, *came)}) != 1:
-            return None
-        parts, sizes = (_rows(block.means for block in inputs), _rows(block.sizes for block in inputs))
-        got = _rows(block.means for block in came)
-        if not (np.isfinite(parts).all() and np.isfinite(sizes).all()):
-            return None
-        rounding = max(block.rounding for block in (*inputs, *came))
-        limit = (SUM_SHARE + len(by_rank) * rounding) * sizes.sum(axis=0)
-        with np.errstate(invalid="ignore"):
-            off = ~(np.abs(got - parts.sum(axis=0)) <= limit)
-        for rank, is_off in zip(by_rank, off.any(axis=1).tolist(), strict=True):
-            is_off_by_rank[rank] |= bool(is_off)
+def _off(by_rank: Mapping[int, Vote]) -> dict[int, bool]:
+    """Return by rank whether it got something else than what all put in; without ranks of which that cannot be told.
+
+    There are none with NaN or Inf, and where ranks of the group were not dumped.
+    """
+    group = next(iter(by_rank.values())).collective.ranks or tuple(sorted(by_rank))
+    if len(group) < 2 or set(group) != set(by_rank):
+        return {}
+    is_off_by_rank: dict[int, bool] = {}
+    for rank in group:
+        is_off = [_is_off(by_rank, group, rank, slot) for slot in range(len(by_rank[rank].output_means))]
+        if is_off and None not in is_off:
+            is_off_by_rank[rank] = any(is_off)
     return is_off_by_rank
+
+
+def _is_off(by_rank: Mapping[int, Vote], group: tuple[int, ...], rank: int, slot: int) -> bool | None:
+    """Return whether a rank got another tensor in a slot than all ranks together put in; None: cannot be told."""
+    collective = by_rank[rank].collective
+    places = collective.parts_of(rank, slot, group)
+    if not places or any(by_rank[other].collective != collective for other in group):
+        return None
+    if not all(at < len(by_rank[other].input_means) for other, at in places):
+        return None
+    inputs = [by_rank[other].input_means[at] for other, at in places]
+    came = by_rank[rank].output_means[slot]
+    if len({len(block.means) for block in (*inputs, came)}) != 1:
+        return None
+    parts, sizes = (_rows(block.means for block in inputs), _rows(block.sizes for block in inputs))
+    if not (np.isfinite(parts).all() and np.isfinite(sizes).all()):
+        return None
+    rounding = max(block.rounding for block in (*inputs, came))
+    share = rounding if collective.is_copy else SUM_SHARE + len(inputs) * rounding
+    expected, scale = parts.sum(axis=0), sizes.sum(axis=0)
+    if collective.reduction == "avg":
+        expected, scale = expected / len(inputs), scale / len(inputs)
+    elif collective.reduction in ("max", "min"):
+        expected = parts.max(axis=0) if collective.reduction == "max" else parts.min(axis=0)
+    with np.errstate(invalid="ignore"):
+        return bool((~(np.abs(np.array(came.means) - expected) <= share * scale)).any())
 
 
 def _rows(values: Iterable[tuple[float, ...]]) -> npt.NDArray[np.float64]:
@@ -268,7 +355,7 @@ def _rows(values: Iterable[tuple[float, ...]]) -> npt.NDArray[np.float64]:
 
 
 #: How the types of communication ops begin, without regard to case.
-_COMMUNICATION = ("hcom", "horovod")
+_COMMUNICATION = ("hcom", "horovod", PREFIX.casefold())
 #: What those of them are called that give every rank of a group the same.
 _SAME_FOR_ALL = ("allreduce", "allgather", "broadcast")
 #: Ops that update a variable by a gradient: ApplyMomentum, ResourceApplyAdamD, FusedMulApplyMomentum, …
@@ -282,7 +369,7 @@ def is_communication(op_type: str) -> bool:
 
 def role_of(op_type: str) -> Role | None:
     """Return why replicas must agree on what an op puts out; None if they need not."""
-    folded = op_type.casefold()
+    folded = op_type.casefold().replace("_", "")
     if is_communication(op_type):
         return Role.COLLECTIVE if any(word in folded for word in _SAME_FOR_ALL) else None
     return Role.UPDATE if _UPDATE in folded else None
@@ -316,6 +403,20 @@ class Epochs:
         return self._number.get(flatten(name), 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Voting:
+    """An op that votes: its tensors by slot, and of which the means are compared (None: of none)."""
+
+    name: str
+    role: Role
+    inputs: Mapping[int, Found]
+    outputs: Mapping[int, Found]
+    means_of: frozenset[int] = frozenset()
+    means_in: Means | None = None
+    means_out: Means | None = None
+    exchanged: Exchanged | None = None
+
+
 def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor: Executor | None = None) -> list[Vote]:
     """Return the votes of a leaf in the order of execution, hashed here or by an `executor`.
 
@@ -323,36 +424,96 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
     """
     types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
     by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
-    voting: list[tuple[str, Role, DumpedOp]] = []
-    calls: list[tuple[Found, bool]] = []
+    updates = updates_in_place(file.ops if file is not None else ())
+    voting: list[_Voting] = []
+    calls: list[tuple[Found, Means | None]] = []
     for name in dumps.names_by_time():
-        role = role_of(types.get(name, ""))
+        op = by_name.get(name)
+        exchanged = None if op is None else exchanged_by(op)
+        role = _role_of(types.get(name, ""), exchanged, name in updates)
         if role is not None:
             with suppress(PrecisionToolError):  # its row says why
-                dumped = dumps.op(name)
-                op = by_name.get(name)
-                adds = is_all_reduce(types[name], None if op is None else op.attrs.get("reduction"))
-                added_up = set(_alike(dumped.inputs, dumped.outputs)) if adds else set()
-                for slots in (dumped.inputs, dumped.outputs):
-                    calls += [(tensor, slot in added_up) for slot, tensor in slots.items()]
-                voting.append((name, role, dumped))
+                item = _voting(name, role, dumps.op(name), op, types[name], exchanged)
+                for slots, means in ((item.inputs, item.means_in), (item.outputs, item.means_out)):
+                    calls += [(tensor, means if slot in item.means_of else None) for slot, tensor in slots.items()]
+                voting.append(item)
     digests = iter(map_tasks(_readable_digest, calls, executor))
     votes = []
-    for name, role, dumped in voting:
-        results = [[(slot, next(digests)) for slot in slots] for slots in (dumped.inputs, dumped.outputs)]
+    turns: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for item in voting:
+        results = [[(slot, next(digests)) for slot in slots] for slots in (item.inputs, item.outputs)]
         into, out_of = ({slot: digest for slot, digest in side if digest is not None} for side in results)
+        name, op, exchanged = item.name, by_name.get(item.name), item.exchanged
+        group, turn = "" if op is None else str(op.attrs.get("group", "")), ""
+        if exchanged is not None:
+            of_group = types[name], exchanged.collective.ranks
+            group, turn = ",".join(map(str, of_group[1])), f"{of_group[0]}:{turns[of_group]}"
+            turns[of_group] += 1
         outputs = _hashes(out_of)
-        if len(into) == len(dumped.inputs) and len(out_of) == len(dumped.outputs) and any(outputs):
-            op = by_name.get(name)
-            added, came = _means(into, out_of)
+        if exchanged is not None and exchanged.is_async and _hashes(into) == outputs:
+            continue  # it was recorded before it had come
+        if len(into) == len(item.inputs) and len(out_of) == len(item.outputs) and any(outputs):
+            added, came = _means(into, out_of, exchanged is None)
             votes.append(
                 Vote(
-                    op=op.name if op is not None else name, type=types[name], role=role, number=epochs.number(name),
-                    epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs, input_means=added,
-                    output_means=came, group="" if op is None else str(op.attrs.get("group", "")),
+                    op=op.name if op is not None else name, type=types[name], role=item.role,
+                    number=epochs.number(name), epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs,
+                    input_means=added, output_means=came, group=group, turn=turn,
+                    collective=ALL_REDUCE if exchanged is None else exchanged.collective,
                 )
             )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))
+
+
+def updates_in_place(ops: Iterable[Op]) -> set[str]:
+    """Return the flattened names of recorded calls that write to a variable, as optimizers do, or to what these wrote.
+
+    PyTorch's names of such calls end with an underscore.
+    """
+    updates: set[str] = set()
+    variables: set[str] = set()
+    for op in ops:
+        if op.type == VARIABLE:
+            variables.add(op.name)
+        elif op.inputs and op.type.endswith("_") and not op.type.endswith("__") and RECORDED in op.attrs:
+            first = op.inputs[0]
+            if first.producer in variables and not first.index:
+                variables.add(op.name)
+                updates.add(flatten(op.name))
+    return updates
+
+
+def _role_of(op_type: str, exchanged: Exchanged | None, is_update: bool) -> Role | None:
+    """Return why an op votes; None if it does not."""
+    if exchanged is not None:
+        return Role.COLLECTIVE if exchanged.collective.exchange in SAME_FOR_ALL else Role.EXCHANGE
+    if op_type.startswith(PREFIX):
+        return None  # what its arguments do is not followed
+    return Role.UPDATE if is_update else role_of(op_type)
+
+
+def _voting(
+    name: str, role: Role, dumped: DumpedOp, op: Op | None, op_type: str, exchanged: Exchanged | None
+) -> _Voting:
+    if exchanged is None:
+        adds = is_all_reduce(op_type, None if op is None else op.attrs.get("reduction"))
+        added_up = frozenset(_alike(dumped.inputs, dumped.outputs)) if adds else frozenset[int]()
+        return _Voting(
+            name=name, role=role, inputs=dumped.inputs, outputs=dumped.outputs, means_of=added_up,
+            means_in=OF_WHOLE, means_out=OF_WHOLE,
+        )  # fmt: skip
+    inputs = {at: dumped.inputs[slot] for at, slot in enumerate(exchanged.inputs) if slot in dumped.inputs}
+    outputs = {at: dumped.outputs[slot] for at, slot in enumerate(exchanged.outputs) if slot in dumped.outputs}
+    reduction = exchanged.collective.reduction
+    wanted = Means(
+        blocks=max(1, _BLOCKS // max(exchanged.cut_input, exchanged.cut_output)),
+        figure=reduction if reduction in ("max", "min") else "mean",
+    )
+    return _Voting(
+        name=name, role=role, inputs=inputs, outputs=outputs, means_of=frozenset({*inputs, *outputs}),
+        means_in=replace(wanted, pieces=exchanged.cut_input), means_out=replace(wanted, pieces=exchanged.cut_output),
+        exchanged=exchanged,
+    )  # fmt: skip
 
 
 #: Digests of an op's tensors by slot.
@@ -369,17 +530,21 @@ def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterato
                 yield slot
 
 
-def _means(into: _Digests, out_of: _Digests) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
-    """Return the means of what goes into an op and of what comes out, slot by slot where both are there."""
-    means = [(into[slot].means, out_of[slot].means) for slot in into if slot in out_of]
-    pairs = [(before, after) for before, after in means if before is not None and after is not None]
-    return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
+def _means(into: _Digests, out_of: _Digests, are_paired: bool) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
+    """Return the means of what goes into an op and of what comes out: slot by slot where both are there, or all."""
+    if are_paired:
+        slots = [slot for slot in into if slot in out_of and into[slot].means and out_of[slot].means]
+        into, out_of = ({slot: side[slot] for slot in slots} for side in (into, out_of))
+    if not all(digest.means for digest in (*into.values(), *out_of.values())):
+        return (), ()
+    before, after = (tuple(means for slot in sorted(side) for means in side[slot].means) for side in (into, out_of))
+    return before, after
 
 
-def _readable_digest(tensor: Found, with_means: bool) -> Digest | None:
+def _readable_digest(tensor: Found, wanted: Means | None) -> Digest | None:
     """`digest_of` as a task; None of a tensor that cannot be read, which costs its op alone the vote."""
     try:
-        return digest_of(tensor, with_means)
+        return digest_of(tensor, wanted)
     except PrecisionToolError:
         return None
 
@@ -436,10 +601,12 @@ def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
         place = places[rank, network]
         places[rank, network] += 1
         for vote in votes:
-            by_op.setdefault((network, place, vote.group, vote.op), {})[rank] = vote
+            # Communication ops follow one another alike on all ranks of a group, whatever else these run.
+            key = ("", place, vote.group, vote.turn) if vote.turn else (network, place, vote.group, vote.op)
+            by_op.setdefault(key, {})[rank] = vote
     agreed, departures = 0, []
     for by_rank in by_op.values():
-        if len(by_rank) < 2:
+        if len(by_rank) < 2 or next(iter(by_rank.values())).role is Role.EXCHANGE:
             continue
         departure = _departure(step, by_rank)
         if departure is None:

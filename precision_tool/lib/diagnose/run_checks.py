@@ -14,6 +14,7 @@ from precision_tool.lib.compare.result_files import ResultSource, cosines_of, so
 from precision_tool.lib.compare.run_values import KnownValues, known_values
 from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
+from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.diagnose import casts
 from precision_tool.lib.diagnose import fusion_effect as fusion
 from precision_tool.lib.diagnose import graph_diff as similarity
@@ -171,7 +172,10 @@ def check_runs(
     comparison found out, by the folder of the leaf.
     """
     results = []
+    is_recorded = bool(runs) and all(run.file.framework for run in runs)
     for name, check in RUN_CHECKS.all().items():
+        if is_recorded and name in _OF_COMPILED:
+            continue
         try:
             results.append(check(runs, missing, cached or {}))
         except WorkStoppedError:  # Ctrl+C means all of it
@@ -179,6 +183,10 @@ def check_runs(
         except PrecisionToolError as error:
             results.append(CheckResult(name=name, skipped=error.advice_message))
     return results
+
+
+#: Checks of what a compiler made of a network, which recorded calls have nothing of.
+_OF_COMPILED = (casts.NAME, similarity.NAME)
 
 
 def skip_checks(reason: Message) -> list[CheckResult]:
@@ -225,6 +233,8 @@ def all_checks(
     overflow = check_overflow(data, npu, graph, limit, cached)
     if not has_graph:
         return [] if overflow.skipped else [overflow]
+    if npu is not None and not leaves and MSPROBE.lies_at(npu):
+        return [overflow]
     cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
     if npu is None:
         return [*_checks_of_runs(data, threshold, graph, cosines, cached), overflow]
@@ -241,8 +251,11 @@ def _checks_of_runs(
     """Run the checks that need a graph on the runs of a data folder."""
     try:
         missing = data.missing_graphs(graph)
+        runs = data.run_graphs(graph)
+        if runs and all(run.file.framework for run in runs):
+            return check_runs(runs, missing, cached)
         passes = fusion.check_fusion(fusion_graphs(data, graph, cosines=cosines), threshold, missing)
-        return [passes, *check_runs(data.run_graphs(graph), missing, cached)]
+        return [passes, *check_runs(runs, missing, cached)]
     except PrecisionToolError as error:
         return skip_checks(error.advice_message)
 
@@ -262,6 +275,8 @@ def _checks_of_leaves(
     )
     if not runs:
         return skip_checks(Message("check.no_graph_named"))
+    if all(run.file.framework for run in runs):
+        return check_runs(runs, cached=cached)
     in_effect = fusion.passes_in_effect(runs, data.fusion_reports(), cosines)
     checks = [fusion.check_fusion(in_effect, threshold), *check_runs(runs, cached=cached)]
     return [_similarity(data, runs) if check.name == similarity.NAME else check for check in checks]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: To be raised with every change of what is kept; files of other versions are not read.
-_VERSION = 6
+_VERSION = 7
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"
@@ -244,10 +244,16 @@ def _read(path: str) -> StoredVerdict:
 #: What is still so of an op whose own error is not what accuses it.
 _STILL = {
     Cause.OVERFLOW: "overflows", Cause.STOMP: "overwritten", Cause.CAST: "narrows", Cause.RANDOM: "draws",
-    Cause.INPUT: "differs", Cause.WEIGHTS: "differs",
+    Cause.INPUT: "differs", Cause.WEIGHTS: "differs", Cause.ARGUMENTS: "differs",
 }  # fmt: skip
 #: What is no more.
-_NO_MORE = {Cause.OVERFLOW: "fits", Cause.STOMP: "whole", Cause.CAST: "keeps", Cause.RANDOM: "agrees"}
+_NO_MORE = {
+    Cause.OVERFLOW: "fits",
+    Cause.STOMP: "whole",
+    Cause.CAST: "keeps",
+    Cause.RANDOM: "agrees",
+    Cause.ARGUMENTS: "agrees",
+}
 _MENDED = frozenset({"right", "gone", "agrees", "repeats", *_NO_MORE.values()})
 
 

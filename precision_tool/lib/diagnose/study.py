@@ -43,7 +43,6 @@ from precision_tool.lib.diagnose.study_leaves import (
     list_leaves,
     pair_benchmarks,
     sources_of,
-    spans,
 )
 from precision_tool.lib.diagnose.study_plan import (
     TASK_BYTES,
@@ -70,6 +69,7 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import ColumnChoice, Table
+from precision_tool.lib.model.wording import spans
 
 #: A task that failed so often is given up.
 TRIES = 3

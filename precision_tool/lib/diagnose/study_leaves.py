@@ -10,7 +10,7 @@ import heapq
 import posixpath
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,13 +20,24 @@ from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import is_rank_folder, placed, placed_below
 from precision_tool.lib.data.dump_tree import MAPPING_FILE, find_status_files, is_status_file
-from precision_tool.lib.data.kinds import benchmark_kind, is_benchmark_file
+from precision_tool.lib.data.kinds import MSPROBE, benchmark_kind, device_kind, is_benchmark_file
+from precision_tool.lib.data.msprobe_tree import CONSTRUCT_FILE, DUMP_FILE, STACK_FILE, TENSOR_FOLDER
 from precision_tool.lib.data.sides import benchmark_folder, default_npu
 from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
 from precision_tool.lib.io.cache import folder_fingerprint
-from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path
+from precision_tool.lib.io.files import (
+    check_folder,
+    exists,
+    folder_exists,
+    is_folder,
+    list_folder,
+    real_path,
+    signature_of,
+)
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import spans
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
@@ -46,7 +57,7 @@ class StudyLeaf:
     found in, "" where the folder of dumps itself was named. `nbytes` is that of all `files`, or an estimate;
     `fingerprint` changes when one of them does. `statistics` tells that no file of it holds values, `statuses` are the
     names of overflow status files among them. `sketch` are the smallest hashes of its ops' names, in order: those of
-    two leaves tell how many ops they share.
+    two leaves tell how many ops they share. `is_trained` tells that its step is not the first of the training.
     """
 
     path: str
@@ -62,6 +73,7 @@ class StudyLeaf:
     statistics: bool = False
     statuses: tuple[str, ...] = ()
     sketch: tuple[int, ...] = ()
+    is_trained: bool = False
 
     @property
     def program(self) -> str:
@@ -127,7 +139,8 @@ def _source_of(folder: str) -> Source:
     below = posixpath.join(place, _DATA)
     if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
         place = below
-    if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
+    has_dump = any(folder_exists(posixpath.join(place, name)) for name in ("npu", "dump_data"))
+    if has_dump or is_folder(open_workspace(place).dump_dir(0)):
         return Source(data=place, dump=default_npu(open_workspace(place)))
     if folder_exists(place):
         return Source(data="", dump=place)
@@ -174,7 +187,7 @@ def _leaves_of(sources: Sequence[Source], notes: list[Message]) -> list[tuple[in
         before = len(numbered)
         unread: list[PrecisionToolError] = []
         try:
-            numbered += [(number, leaf) for leaf in _leaves_below(source, unread)]
+            numbered += [(number, leaf) for leaf in _leaves_below(source, unread, notes)]
         except PrecisionToolError as error:
             unread.append(error)
         refused += unread
@@ -192,7 +205,13 @@ def _leaves_of(sources: Sequence[Source], notes: list[Message]) -> list[tuple[in
     raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
 
 
-def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[StudyLeaf]:
+def _leaves_below(source: Source, unread: list[PrecisionToolError], notes: list[Message]) -> Iterable[StudyLeaf]:
+    if device_kind(source.dump) is MSPROBE:
+        run = MSPROBE.find(source.dump)
+        notes += run.notes
+        for leaf in run.leaves:
+            yield _recorded_leaf(leaf, source.data)
+        return
     for folder, files in walk.list_folders(source.dump, unread=unread):
         leaf = _leaf(folder, files, source.data)
         if leaf is not None:
@@ -223,6 +242,36 @@ def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None
         statistics=stats == len(dumps),
         statuses=tuple(name for name in file_names if is_status_file(name) and not name.endswith(".json")),
         sketch=_sketch(dumps),
+    )
+
+
+def _recorded_leaf(leaf: DumpLeaf, data: str) -> StudyLeaf:
+    """Return the leaf that a folder of msprobe is.
+
+    A process that is no rank has none that was trained with it: of two in one step the later one is the dump made anew.
+    """
+    present = [name for name in (DUMP_FILE, STACK_FILE, CONSTRUCT_FILE) if exists(posixpath.join(leaf.path, name))]
+    nbytes, fingerprint = folder_fingerprint(leaf.path, present)
+    files, folder = [], posixpath.join(leaf.path, TENSOR_FOLDER)
+    if is_folder(folder):
+        files = sorted(list_folder(folder))
+        of_tensors, print_of_tensors = folder_fingerprint(folder, files)
+        nbytes, fingerprint = nbytes + of_tensors, f"{fingerprint}{print_of_tensors}"
+    signature = signature_of(leaf.graph)
+    time = "" if leaf.device or signature is None else f"{datetime.fromtimestamp(signature[1] / 1e9):{_TIME}}"
+    rank = int(leaf.device) if leaf.device else None
+    return StudyLeaf(
+        path=leaf.path,
+        data=data,
+        step=int(leaf.step or 0),
+        rank=-1 if rank is None else rank,
+        device=rank or 0,
+        model="",
+        time=time,
+        files=len(files) or 1,
+        nbytes=nbytes,
+        fingerprint=fingerprint,
+        is_trained=int(leaf.step or 0) > 0,
     )
 
 
@@ -332,22 +381,6 @@ def _clocks(leaves: Sequence[StudyLeaf]) -> list[Message]:
         if last - first > _FAR_APART:
             return [Message("study.note.clocks", step=step, first=str(first), last=str(last))]
     return []
-
-
-def spans(numbers: Collection[int], limit: int = 6) -> str:
-    """Return whole numbers as options take them: `0-3, 7`; of many stretches the first ones."""
-    ordered = sorted(set(numbers))
-    stretches: list[list[int]] = []
-    for number in ordered:
-        if stretches and number == stretches[-1][1] + 1:
-            stretches[-1][1] = number
-        else:
-            stretches.append([number, number])
-    shown = [
-        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low}-{high}"
-        for low, high in stretches[:limit]
-    ]
-    return ", ".join(shown) + (", …" if len(stretches) > limit else "")
 
 
 def parse_numbers(text: str) -> Callable[[int], bool]:

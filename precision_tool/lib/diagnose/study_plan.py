@@ -84,7 +84,7 @@ class LeafPlan:
     """A leaf, the folder that it is compared with ("": none), and what is beside it.
 
     `fingerprint` changes when anything does that the result depends on, `benchmark_print` when the benchmark does.
-    `is_own` tells that the benchmark is of just this step and rank, `is_start` that its rank has no earlier step.
+    `is_own` tells that the benchmark is of just this step and rank, `is_start` that its rank was not trained before.
     """
 
     leaf: StudyLeaf
@@ -257,7 +257,8 @@ def prepare(options: StudyOptions) -> Prepared:
                 fingerprint=digest_of(parts),
                 surroundings=around,
                 is_own=not benchmark.path or is_of_its_own,
-                is_start=first_steps.setdefault((leaf.rank, leaf.program), leaf.step) == leaf.step,
+                is_start=not leaf.is_trained
+                and first_steps.setdefault((leaf.rank, leaf.program), leaf.step) == leaf.step,
             )
         )
     return Prepared(plans=tuple(plans), notes=(*listing.notes, *paired.notes, *unread))

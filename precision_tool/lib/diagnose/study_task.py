@@ -13,14 +13,13 @@ from pathlib import Path
 
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
-from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import StatusFile, parse_status_name
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.sides import find_golden
+from precision_tool.lib.data.sides import find_golden, find_run
 from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
@@ -35,6 +34,7 @@ from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolE
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.msprobe import RECORDED
 from precision_tool.lib.model.run import DumpLeaf, Run
 
 #: Findings of a comparison that name an op.
@@ -135,7 +135,7 @@ def _leaf(plan: LeafPlan, task: Task, graphs: GraphChooser) -> Leaf:
 
 def dump_leaf(path: str) -> DumpLeaf:
     """Return the dump files directly in a folder. DataNotFoundError if it has gone meanwhile, or has none any more."""
-    for leaf in walk.find_run(path).leaves:
+    for leaf in find_run(path).leaves:
         if leaf.path == path:
             return leaf
     raise DataNotFoundError.of(path, "diagnose.dump_gone")
@@ -192,9 +192,13 @@ def _flagged(plan: LeafPlan, own: RunGraph) -> dict[str, Flag]:
 
 
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
-    """Return a digest of a network: names and types of its ops in order, without a graph of those dumped."""
+    """Return a digest of a network: its modules, or its ops by name and type; without a graph those dumped."""
     if file is not None:
-        ops = [f"{op.type} {op.name}" for op in file.ops]
+        # Of recorded calls the modules, else the calls themselves: what connects them follows from the values, and one
+        # rank may make some more outside of modules, for its log.
+        modules = dict.fromkeys(op.attrs["module"] for op in file.ops if "module" in op.attrs)
+        calls = (op for op in file.ops if not leaf.graph or RECORDED in op.attrs)
+        ops = list(modules) or [f"{op.type} {op.name}" for op in calls]
     else:
         ops = sorted({f"{dump.name.op_type} {dump.name.op_name}" for dump in leaf.files})
     return hashlib.sha256("\n".join(ops).encode("utf-8", "surrogateescape")).hexdigest()[:16]

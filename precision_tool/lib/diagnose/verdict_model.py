@@ -243,6 +243,7 @@ class Cause(StrEnum):
     RANDOM = "random"
     INPUT = "input"
     WEIGHTS = "weights"
+    ARGUMENTS = "arguments"
     LOSS_SCALE = "loss_scale"
     NONE = "none"
 
@@ -256,6 +257,8 @@ class Proof(StrEnum):
     RECOMPUTED = "recomputed"
     #: What nothing computes differs from the benchmark's.
     SOURCE = "source"
+    #: The two sides call it with other arguments.
+    ARGUMENTS = "arguments"
     #: It computes differently in two runs, from the same inputs.
     RUNS = "runs"
     #: An overflow status file of the device names it; it cannot be recomputed.
@@ -319,6 +322,7 @@ class Action(StrEnum):
     RUN_AGAIN = "run_again"
     SAME_BATCH = "same_batch"
     SAME_CHECKPOINT = "same_checkpoint"
+    SAME_ARGUMENTS = "same_arguments"
     EARLIER_STEP = "earlier_step"
     MAKE_BENCHMARK = "make_benchmark"
     COMPARE_RUN = "compare_run"
@@ -326,13 +330,20 @@ class Action(StrEnum):
     MEND_PASSPORTS = "mend_passports"
     OTHER_STEP = "other_step"
     CHECK = "check"
+    # Of recorded calls:
+    #: The call, or its module, in float32, whatever autocast says.
+    COMPUTE_IN_FLOAT32 = "compute_in_float32"
+    OTHER_KERNEL = "other_kernel"
+    PLAIN_FORMATS = "plain_formats"
+    MAKE_BENCHMARK_DUMP = "make_benchmark_dump"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Step to take: with a `command` of this tool, as its words, with Python `code` for a script, or neither.
 
-    `ops` are the ops of the script whose lines the code is for.
+    `ops` are the ops of the script whose lines the code is for. `where` says what the code is for, where that is not
+    the same for all steps of its kind: `step.file.<where>`, with the line `place`.
     """
 
     do: Action
@@ -340,6 +351,8 @@ class Step:
     code: str = ""
     ops: tuple[str, ...] = ()
     number: int | None = None
+    where: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,6 +413,9 @@ class Suspect:
     followers: int = 0
     below: int = 0
     index: int = 0
+    #: Of a recorded call the module and the line of the script that made it; of a tensor those of its first reader.
+    module: str = ""
+    source: str = ""
 
     def fact(self, name: str) -> Any:
         """Return the value of a fact, None if it has none of this name."""
@@ -459,6 +475,8 @@ class Verdict:
             "pass": self.pass_name,
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
+            "module": self.first.module if self.first is not None else "",
+            "source": self.first.source if self.first is not None else "",
             "evidence": _facts_to_json(self.facts),
             "next": [asdict(step) for step in self.next],
             "suspects": [_suspect(suspect) for suspect in self.suspects],
@@ -483,7 +501,8 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "culprit": suspect.culprit, "type": suspect.op_type, "number": suspect.index, "order": suspect.number,
         "cause": str(suspect.cause), "pass": suspect.pass_name or None, "proof": str(suspect.proof),
         "confidence": round(suspect.confidence, 3), "also": list(suspect.also), "followers": suspect.followers,
-        "below": suspect.below, "evidence": _facts_to_json(suspect.facts),
+        "below": suspect.below, "module": suspect.module, "source": suspect.source,
+        "evidence": _facts_to_json(suspect.facts),
     }  # fmt: skip
 
 

@@ -77,14 +77,28 @@ def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(extent for extent in shape if extent != 1)
 
 
-def reversed_plan(plan: Plan, shape: tuple[int, ...]) -> Plan:
-    """The plan of a C-ordered array for one of `shape` in Fortran order: its axes lie the other way round.
+def own_plan(tensor: Tensor) -> Plan:
+    """The order that a tensor itself is stored in, apart from what its layout means."""
+    return tensor.plan or plain_plan(tensor.shape, tensor.fortran_order)
+
+
+def as_it_lies(plan: Plan, own: Plan) -> Plan:
+    """The plan of a C-ordered array for one whose axes lie in another order, which its own plan tells.
 
     LayoutError where the plan takes the axes of that array apart or together.
     """
+    shape = own.logical_shape
     if squeezed(plan.storage_shape) != squeezed(shape):
-        raise LayoutError("layout.fortran", shape=shape, other_shape=plan.logical_shape)
-    return replace(plan, storage_shape=plan.storage_shape[::-1], axes=plan.axes[::-1])
+        raise LayoutError("layout.other_order", shape=shape, other_shape=plan.logical_shape)
+    single = [place for place, extent in enumerate(plan.storage_shape) if extent == 1]
+    places = [place for place, extent in enumerate(plan.storage_shape) if extent != 1]
+    of_axis = dict(zip((axis for axis, extent in enumerate(shape) if extent != 1), places, strict=True))
+    order = [*single, *(of_axis[axis] for axis, _ in own.axes if axis in of_axis)]
+    return replace(
+        plan,
+        storage_shape=tuple(plan.storage_shape[place] for place in order),
+        axes=tuple(plan.axes[place] for place in order),
+    )
 
 
 def is_plain(layout: str) -> bool:
@@ -426,9 +440,7 @@ class Reading:
 def as_stored(tensor: Tensor, note: Message | None = None) -> Reading:
     """The values as they lie, padding included."""
     layout = tensor.layout if is_plain(tensor.layout) else ""
-    if tensor.plan is not None:
-        return Reading(tensor.plan, tensor.shape, layout, note)
-    return Reading(plain_plan(tensor.shape, tensor.fortran_order), tensor.shape, layout, note)
+    return Reading(own_plan(tensor), tensor.shape, layout, note)
 
 
 def reading_of(
@@ -484,9 +496,9 @@ def reading_as(
 ) -> Reading:
     """The values in the layout `target`, plain or blocked. LayoutError says why they cannot be brought to it."""
     if tensor.layout == target:
-        return Reading(plain_plan(tensor.shape, tensor.fortran_order), tensor.shape, target)
+        return Reading(own_plan(tensor), tensor.shape, target)
     if tensor.layout == "ND" and is_named(origin_layout) and len(str(origin_layout)) == len(tensor.shape):
-        plain = Reading(plain_plan(tensor.shape, tensor.fortran_order), tensor.shape, str(origin_layout))
+        plain = Reading(own_plan(tensor), tensor.shape, str(origin_layout))
     else:
         plain = reading_of(tensor, origin_layout, origin_shape)
         if not plain.layout:

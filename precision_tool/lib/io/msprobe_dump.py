@@ -304,6 +304,18 @@ class DumpIndex:
         return value if isinstance(value, str) else ""
 
 
+#: Bytes at the start of a file that have all members before the entries.
+_HEAD = 1 << 14
+_MEMBER = re.compile(r'"(task|level|framework)"\s*:\s*"([^"\\]{0,64})"')
+
+
+def read_dump_header(path: str) -> dict[str, str]:
+    """Return the task, level and framework of a `dump.json` without its entries, as far as they are before these."""
+    with open_file(path) as file:
+        head = file.read_at(0, min(file.size, _HEAD)).decode("utf-8", "replace")
+    return dict(_MEMBER.findall(head.partition('"data"')[0]))
+
+
 def read_dump_index(path: str) -> DumpIndex:
     """Return the index of a `dump.json`.
 

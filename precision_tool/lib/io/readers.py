@@ -28,8 +28,11 @@ from precision_tool.lib.io.files import may_change_unseen, open_file, signature_
 from precision_tool.lib.io.ge_dump import read_dump_file
 from precision_tool.lib.io.local import LOCAL
 from precision_tool.lib.io.npy import MAGIC, our_name, read_npy, read_npy_file
+from precision_tool.lib.io.safetensors_file import looks_like_safetensors, read_safetensors_file
 from precision_tool.lib.io.stores import Signature, StoredFile
 from precision_tool.lib.io.tfdbg_files import TensorEvent, read_event, read_event_at, write_npy
+from precision_tool.lib.io.torch_file import MAGIC as TORCH_MAGIC
+from precision_tool.lib.io.torch_file import read_torch_file
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.tensor import OpDump, Tensor, TensorStatistics
@@ -262,11 +265,13 @@ class Reader:
 
     fits: Callable[[bytes], bool]
     read: Callable[[StoredFile], OpDump]
+    #: Whether its files hold one tensor, without a slot.
+    is_single: bool = False
 
 
-def _of_tensor(read: Callable[[StoredFile], Tensor]) -> Callable[[StoredFile], OpDump]:
+def _of_tensor(fits: Callable[[bytes], bool], read: Callable[[StoredFile], Tensor]) -> Reader:
     """A reader of files of one tensor, as one of ops."""
-    return lambda file: OpDump(path=file.path, outputs=(read(file),))
+    return Reader(fits, lambda file: OpDump(path=file.path, outputs=(read(file),)), is_single=True)
 
 
 def _accept(name: str, reader: Any) -> Reader:
@@ -279,12 +284,21 @@ def _accept(name: str, reader: Any) -> Reader:
 READERS = Registry(
     "readers",
     {
-        "npy": Reader(lambda head: head.startswith(MAGIC), _of_tensor(read_npy_file)),
+        "npy": _of_tensor(lambda head: head.startswith(MAGIC), read_npy_file),
+        "torch": _of_tensor(lambda head: head.startswith(TORCH_MAGIC), read_torch_file),
+        "safetensors": Reader(looks_like_safetensors, read_safetensors_file),
         "statistics": Reader(looks_like_statistics, lambda file: read_statistics(file.path)),
-        "tfdbg": Reader(looks_like_event, _of_tensor(lambda file: read_tensor_event(file.path))),
+        "tfdbg": _of_tensor(looks_like_event, lambda file: read_tensor_event(file.path)),
     },
     _accept,
 )
+
+
+def has_one_tensor(path: str) -> bool:
+    """Return whether a file is of a format whose files hold one tensor and no slots."""
+    with open_file(path) as file:
+        head = file.read_at(0, min(HEAD_BYTES, file.size))
+    return any(reader.is_single for reader in READERS.built_in.values() if reader.fits(head))
 
 
 def open_op_dump(path: str) -> OpDump:
@@ -296,7 +310,8 @@ def open_op_dump(path: str) -> OpDump:
     Parameters
     ----------
     path : str
-        A dump of GE, a statistics CSV, a `.npy` file, a tensor of tfdbg, or a file of a third party's format.
+        A dump of GE, a statistics CSV, a `.npy`, `.pt` or `.safetensors` file, a tensor of tfdbg, or a file of a third
+        party's format.
 
     Returns
     -------

@@ -69,6 +69,21 @@ class Op:
         """The first of the passes that made the op, empty for none."""
         return self.pass_names[0] if self.pass_names else ""
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is a call that msprobe recorded, which attributes tell more of."""
+        return "recorded" in self.attrs
+
+    @property
+    def module(self) -> str:
+        """The module that made a recorded call, with its class: `blocks.1.act (GELU)`; "" where nothing says."""
+        return str(self.attrs.get("module", "")) if self.is_recorded else ""
+
+    @property
+    def source(self) -> str:
+        """The line of the script that made a recorded call: `train.py:85 in forward`; "" where nothing says."""
+        return str(self.attrs.get("source", "")) if self.is_recorded else ""
+
     def output_desc(self, index: int = 0) -> TensorDesc | None:
         """Return the description of an output; None where the graph has none."""
         return self.output_descs[index] if index < len(self.output_descs) else None
@@ -101,6 +116,14 @@ class GraphFile:
     path: str
     graphs: tuple[Graph, ...] = ()
     notes: tuple[Message, ...] = ()
+
+    @property
+    def framework(self) -> str:
+        """The framework whose calls msprobe recorded, "pytorch" or "mindspore"; "" of a graph that GE compiled."""
+        graph = next(iter(self.graphs), None)
+        if graph is None or not any(op.is_recorded for op in graph.ops):
+            return ""
+        return str(graph.attrs.get("framework") or "pytorch")
 
     @property
     def ops(self) -> tuple[Op, ...]:

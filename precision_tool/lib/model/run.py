@@ -76,15 +76,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkFile:
-    """A golden `.npy`, or a tensor file of tfdbg: output `index` of the op whose flattened name is `op_name`.
+    """A golden `.npy`, or a file of another kind: output `index` of the op whose flattened name is `op_name`.
 
-    `recorded` is what msprobe recorded of the tensor; `path` is that of its `dump.json` then.
+    `key` names the tensor in a file of many. `recorded` is what msprobe recorded of the tensor; `path` is that of its
+    `dump.json` then.
     """
 
     path: str
     op_name: str
     index: int
     timestamp: int
+    key: str = ""
     recorded: RecordedTensor | None = field(default=None, compare=False, repr=False)
 
 
@@ -102,3 +104,5 @@ class Benchmark:
     alike: frozenset[tuple[str, int]] = field(default=frozenset(), repr=False)
     #: Folders of one step and rank each (None: of all), where folders are called so: `files` are of the newest then.
     places: dict[tuple[int | None, int | None], str] = field(default_factory=dict, repr=False)
+    #: The benchmark's names of ops by the NPU's, under which `files` are, where ops of both are called otherwise.
+    called: dict[str, str] | None = field(default=None, repr=False)

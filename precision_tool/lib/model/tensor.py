@@ -26,8 +26,9 @@ class Tensor:
     `shape` is the shape in storage order and `layout` names what its dimensions mean (`NC1HWC0`, `ND`, …);
     `origin_shape` is the shape before the device's storage layout, `()` for a scalar, None when unknown.
 
-    A tensor of an HDF5 file has the name of its `dataset` there, and where its bytes do not just lie at `offset`,
-    `access` says how they are had (see `formats.tensor_bytes`). `plan` is the order the file itself says they are in.
+    A tensor of an HDF5 or safetensors file has the name of its `dataset` there, and where its bytes do not just lie at
+    `offset`, `access` says how they are had (see `formats.tensor_bytes`). `plan` is the order the file itself says they
+    are in.
 
     A tensor that is joined of `parts` along `joined_axis` has the path of the first, and an offset that no part has.
     """

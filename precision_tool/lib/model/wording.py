@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -48,3 +48,19 @@ def without_nan(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [without_nan(item) for item in value]
     return value
+
+
+def spans(numbers: Collection[int], limit: int = 6) -> str:
+    """Return whole numbers as options take them: `0-3, 7`; of many stretches the first ones."""
+    ordered = sorted(set(numbers))
+    stretches: list[list[int]] = []
+    for number in ordered:
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1][1] = number
+        else:
+            stretches.append([number, number])
+    shown = [
+        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low}-{high}"
+        for low, high in stretches[:limit]
+    ]
+    return ", ".join(shown) + (", …" if len(stretches) > limit else "")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from precision_tool.lib.ops.base import OPS, OpSpec, registered
+from precision_tool.lib.ops.torch_gradient_formulas import BY_ELEMENT
 
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
@@ -57,7 +58,7 @@ _BY_ELEMENT = frozenset({
 
 def is_by_element(op_type: str) -> bool:
     """Return True if any part of an op's result can be computed from the same part of its inputs."""
-    return op_type in _BY_ELEMENT and op_type in registered()
+    return (op_type in _BY_ELEMENT or op_type in BY_ELEMENT) and op_type in registered()
 
 
 def all_types() -> Iterable[str]:

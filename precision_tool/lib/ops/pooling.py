@@ -169,9 +169,9 @@ def _max_gradient_of(
         part = np.where(here, grads[inside], 0.0)
         result[places] += part
         sizes[places] += np.abs(part)
-    several = candidates > 1
+    several, unknown = candidates > 1, np.isnan(maxima)
     for inside, places in taps:
-        doubtful[places] |= several[inside] & near(images[places], maxima[inside], dtype)
+        doubtful[places] |= several[inside] & near(images[places], maxima[inside], dtype) | unknown[inside]
 
 
 @op("MaxPoolGrad", "MaxPoolV3Grad", "MaxPool3DGrad", kind=Kind.SUM, inputs=("x1", "x2", "grad"))

@@ -1596,7 +1596,19 @@ def _getitem(input: Any, index: Any) -> Call:
     places = tuple(_index_of(part) for part in index) if isinstance(index, tuple) else _index_of(index)
     if isinstance(places, list):  # a tuple of numbers is recorded as a list
         places = tuple(places)
-    return _moved(input, input.array[places])
+    if not isinstance(places, tuple):
+        return _moved(input, input.array[places])
+    # Unlike numpy, PyTorch takes single numbers out before it indexes by tensors.
+    parts = [np.asarray(part) if isinstance(part, (list, tuple)) else part for part in places]
+    plain: list[Any] = []
+    rest: list[Any] = []
+    for part in parts:
+        is_array = isinstance(part, np.ndarray)
+        plain += [slice(None)] * (part.ndim if part.dtype.kind == "b" else 1) if is_array else [part]
+        if is_array or not isinstance(part, int):
+            rest.append(part if is_array or part is Ellipsis else slice(None))
+    x = input.array[tuple(plain)]
+    return _moved(input, x[tuple(rest)] if any(isinstance(part, np.ndarray) for part in parts) else x)
 
 
 @api("index_select")

@@ -7,7 +7,7 @@ which a half type shows; one kernel computes in float32 and rounds its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import log, pi, prod, sqrt
 
@@ -23,6 +23,7 @@ from precision_tool.lib.ops.base import (
     OpSpec,
     Output,
     Outputs,
+    Places,
     check_size,
     needed,
     op,
@@ -67,6 +68,10 @@ def _stored(x: Tracked, narrow: float) -> Tracked:
 Slope = Callable[..., Tracked]
 
 
+#: Those any part of whose result can be computed from the same part of their inputs.
+BY_ELEMENT = {"torch.between_grad", "torch.larger_grad", "torch.dropout_grad", "torch.kl_div_grad"}
+
+
 def _tracked_op(name: str, inputs: str, compute: Slope, fused: bool = False, kind: Kind = Kind.APPROXIMATE) -> None:
     """Register a gradient element by element; `fused` says that one kernel computes it."""
     names = tuple(inputs.split())
@@ -78,6 +83,7 @@ def _tracked_op(name: str, inputs: str, compute: Slope, fused: bool = False, kin
         return [Output(array=result.value, summed=result.summed * (1.0 if fused else _narrow(call)))]
 
     op(f"torch.{name}", kind=kind, inputs=names)(function)
+    BY_ELEMENT.add(f"torch.{name}")
 
 
 def _known(y: Doubles, own: Doubles | float) -> Tracked:
@@ -119,7 +125,9 @@ def _elu_slope(call: Call, g: Doubles, x: Doubles) -> Tracked:
     inner = real(call, "input_scale", default=1.0)
     power = np.exp(np.minimum(x, 0) * inner)
     slope = np.where(x > 0, scale, scale * alpha * inner * power)
-    return _known(g * slope, np.abs(g) * np.where(x > 0, abs(scale), np.abs(slope) * (2 + np.abs(x * inner)) + abs(alpha)))
+    return _known(
+        g * slope, np.abs(g) * np.where(x > 0, abs(scale), np.abs(slope) * (2 + np.abs(x * inner)) + abs(alpha))
+    )
 
 
 def _first_of_division(call: Call, g: Doubles, other: Doubles) -> Tracked:
@@ -129,6 +137,12 @@ def _first_of_division(call: Call, g: Doubles, other: Doubles) -> Tracked:
 def _second_of_division(call: Call, g: Doubles, x: Doubles, other: Doubles) -> Tracked:
     """−g (x / other) / other."""
     return -(Tracked(x) / other / other * g)
+
+
+def _softsign_slope(call: Call, g: Doubles, x: Doubles) -> Tracked:
+    """The gradient of the quotient's first part, and of its second through |x|."""
+    divisor = Tracked(np.abs(x)) + 1.0
+    return Tracked(g) / divisor - Tracked(x) / divisor / divisor * g * np.sign(x)
 
 
 def _slopes() -> None:
@@ -158,13 +172,16 @@ def _slopes() -> None:
         ("exponent_grad", "g x y", _exponent_slope),
         ("div_grad", "g other", _first_of_division),
         ("divisor_grad", "g x other", _second_of_division),
-        ("softsign_grad", "g x", lambda call, g, x: Tracked(g) / ((Tracked(np.abs(x)) + 1.0) * (1 + np.abs(x)))),
-        ("softsign_second_grad", "g x", lambda call, g, x: _second_of_division(call, g, x, 1 + np.abs(x))),
+        ("softsign_grad", "g x", _softsign_slope),
         ("norm_grad", "g x y", lambda call, g, x, y: _over_norm(x, y) * g),
         ("logsumexp_grad", "g x y", lambda call, g, x, y: _apart(x, y).exp() * g),
         ("prod_grad", "g x y", lambda call, g, x, y: Tracked(g) * y / x),
         ("addcdiv_first_grad", "g other", lambda call, g, b: Tracked(g) * real(call, "value") / b),
-        ("addcdiv_second_grad", "g x other", lambda call, g, a, b: -(Tracked(g) * (Tracked(a) * real(call, "value") / (Tracked(b) * b)))),
+        (
+            "addcdiv_second_grad",
+            "g x other",
+            lambda call, g, a, b: -(Tracked(g) * (Tracked(a) * real(call, "value") / (Tracked(b) * b))),
+        ),
         ("addcmul_grad", "g other", lambda call, g, other: Tracked(other) * real(call, "value") * g),
         ("lerp_first_grad", "g weight", lambda call, g, weight: (1 - Tracked(weight)) * g),
         ("lerp_weight_grad", "g x end", lambda call, g, x, end: (Tracked(end) - x) * g),
@@ -176,6 +193,8 @@ def _slopes() -> None:
     for name, inputs, compute in composite:
         _tracked_op(name, inputs, compute)
     fused: list[tuple[str, str, Slope]] = [
+        ("prelu_grad", "g x slopes", lambda call, g, x, w: where(x > 0, g, Tracked(g) * w)),
+        ("prelu_weight_grad", "g x", lambda call, g, x: where(x > 0, 0.0, Tracked(g) * x)),
         ("gelu_grad", "g x", _gelu_slope),
         ("softplus_grad", "g x", _softplus_slope),
         ("elu_grad", "g x", _elu_slope),
@@ -210,7 +229,7 @@ def between_bounds(call: Call) -> Outputs:
         limit = floats(tensor)
         common_shape(call, x, limit)
         inside = inside & (closed if flag(call, "closed") else inner)(x, limit)
-        doubtful = doubtful | (near(x, limit, needed(call, 1).dtype) & (x != limit))
+        doubtful = doubtful | (near(x, limit, needed(call, 1).dtype) & (x != limit)) | np.isnan(x)
     common_shape(call, g, inside)
     y = np.where(inside, g, 0.0)
     return [Output(array=y, doubtful=np.broadcast_to(doubtful, y.shape))]
@@ -221,14 +240,14 @@ def larger_gradient(call: Call) -> Outputs:
     """The gradient where the input is the larger (with `smaller` the smaller), and half of it where both are equal."""
     g, a, b = numbers(call, 0, 1, 2)
     common_shape(call, g, a, b)
-    first = a < b if flag(call, "smaller") else a > b
-    share = np.where(a == b, 0.5, np.where(first, 1.0, 0.0))
+    other = a > b if flag(call, "smaller") else a < b
+    share = np.where(a == b, 0.5, np.where(other, 0.0, 1.0))
     doubtful = near(a, b, *(needed(call, slot).dtype for slot in (1, 2))) & (a != b)
     y = g * share
     return [Output(array=y, doubtful=np.broadcast_to(doubtful, y.shape))]
 
 
-@op("torch.dropout_grad", kind=Kind.ROUNDED, inputs=("gradient", "input", "output"))
+@op("torch.dropout_grad", kind=Kind.APPROXIMATE, inputs=("gradient", "input", "output"))
 def dropout_gradient(call: Call) -> Outputs:
     """The gradient by the share that is kept, where the output is not 0; where the input is 0 nothing tells."""
     g, x, y = numbers(call, 0, 1, 2)
@@ -257,7 +276,7 @@ def gated_gradient(call: Call) -> Outputs:
         gate = Tracked(b).sigmoid()
         parts = [gate * g, gate * (1.0 - gate) * a * g]
     value = np.concatenate([part.value for part in parts], axis)
-    return [Output(array=value, summed=np.concatenate([part.summed for part in parts], axis))]
+    return [Output(array=value, summed=np.concatenate([part.summed for part in parts], axis) * _narrow(call))]
 
 
 # --- sums of what was moved or broadcast ------------------------------------------------------------------------------
@@ -283,8 +302,8 @@ def sum_by_place(call: Call) -> Outputs:
     size, values = prod(shape), g.reshape(-1)
     is_used = (places >= 0) & (places < size)
     values, places = values[is_used], places[is_used]
-    total = np.bincount(places, values, size)
-    squares = np.bincount(places, values**2, size)
+    total: Doubles = np.bincount(places, values, size).astype(np.float64)
+    squares: Doubles = np.bincount(places, values**2, size).astype(np.float64)
     count = np.bincount(places, minlength=size).astype(np.float64)
     summed = _summed_by(count, total, squares) * (_narrow(call) if flag(call, "narrow") else 1.0)
     return [
@@ -356,14 +375,13 @@ def _inner(call: Call) -> tuple[Call, OpSpec]:
 def _result(call: Call) -> Outputs:
     """The output of another op at the attribute `slot`, in the shape `shape` where it is told.
 
-    With `narrow` the kernel adds up in the stored type of the first input.
+    With `narrow` the kernel adds up in the stored type of the first input, with `parts` so many parts of each sum.
     """
     inner, spec = _inner(call)
     output = spec.function(inner)[integer(call, "slot", default=0)]
     if output is None:
         raise NotComputedError("no_formula", op_type=inner.op_type)
-    if flag(call, "narrow"):
-        output = replace(output, summed=output.summed * _narrow(call), chained=None)
+    output = _narrowed(call, output)
     shape = whole_numbers(call, "shape")
     if shape is None:
         return [output]
@@ -372,8 +390,40 @@ def _result(call: Call) -> Outputs:
     return [replace(output, array=output.array.reshape(shape), summed=summed, terms=terms, doubtful=doubtful)]
 
 
+def _narrowed(call: Call, output: Output) -> Output:
+    """An output of sums that are added up in a stored type. The parts of a sum are as independent as its terms."""
+    parts = integer(call, "parts", default=0)
+    if parts > 1:
+        spread = np.square(output.terms) - output.array**2 / parts
+        own = summed_of(output.array, np.asarray(spread), parts) * _narrow(call)
+        return replace(output, summed=np.hypot(output.summed, own), chained=None)
+    return replace(output, summed=output.summed * _narrow(call), chained=None) if flag(call, "narrow") else output
+
+
+def _result_at(call: Call, places: Places) -> Output:
+    """Some places of a result; of an op that cannot compute them alone, of all."""
+    inner, spec = _inner(call)
+    if spec.sampled is not None and not integer(call, "slot", default=0):
+        return _narrowed(call, spec.sampled(inner, places))
+    whole = _result(call)[0]
+    assert whole is not None
+    summed, terms = (
+        np.broadcast_to(size, whole.array.shape).reshape(-1)[places] for size in (whole.summed, whole.terms)
+    )
+    return replace(whole, array=whole.array.reshape(-1)[places], summed=summed, terms=terms, chained=None)
+
+
+def _result_work(call: Call) -> float:
+    inner, spec = _inner(call)
+    return spec.work(inner) if spec.work is not None else 0.0
+
+
 for _kind in Kind:
-    op(f"torch.result.{_kind.value}", kind=_kind)(_result)
+    is_sampled = _kind is Kind.MATRIX
+    op(
+        f"torch.result.{_kind.value}", kind=_kind, sampled=_result_at if is_sampled else None,
+        work=_result_work if is_sampled else None,
+    )(_result)  # fmt: skip
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -406,7 +456,7 @@ def ties_gradient(call: Call) -> Outputs:
     is_chosen = x == y
     count = np.maximum(np.sum(is_chosen, axis=axes, keepdims=True), 1)
     result = np.where(is_chosen, g / count, 0.0)
-    unsure = near(x, y, needed(call, 1).dtype) & ~is_chosen
+    unsure = (near(x, y, needed(call, 1).dtype) | np.isnan(y)) & ~is_chosen
     doubtful = np.any(unsure, axis=axes, keepdims=True) & (unsure | is_chosen)
     return [Output(array=result, summed=np.where(count > 1, np.abs(result), 0.0), doubtful=doubtful)]
 
@@ -414,7 +464,16 @@ def ties_gradient(call: Call) -> Outputs:
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
-def _moments(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, narrow: float) -> tuple[Tracked, Tracked]:
+def _summed_in(x: Tracked, axes: tuple[int, ...], narrow: float) -> Tracked:
+    """The sum over axes, added up in a type of so many times float32's roundoff."""
+    total = x.total(axes)
+    before = np.sum(x.noise, axis=axes, keepdims=True)
+    return Tracked(total.value, before + np.maximum(total.noise - before, 0) * narrow**2)
+
+
+def _moments(
+    x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, narrow: float
+) -> tuple[Tracked, Tracked]:
     """x without its mean (if `centred`), and the inverse root of its mean square, along some axes.
 
     Kernels may keep both statistics in the type of the tensors.
@@ -427,14 +486,15 @@ def _moments(x: Doubles, axes: tuple[int, ...], epsilon: float, centred: bool, n
     return kept, _stored(1.0 / (variance + epsilon).sqrt(), narrow)
 
 
-@op("torch.normalised_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "mean", "variance"))
+@op("torch.normalised_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "mean", "variance", "added"))
 def normalised_gradient(call: Call) -> Outputs:
     """The gradient of a layer, group, instance, batch or root mean square norm for its input or a parameter.
 
     `shape` is the shape in which the `axes` of the input are normalised, without mean unless `centred`; `of` says for
     which of "input", "weight" and "bias"; "quotient" is that of the last division alone. The parameters have the shape
     of `weight_shape` then. With mean and variance given (a batch norm that does not train) they are constants. With
-    `narrow` the sums for a parameter are added up in the stored type.
+    `narrow` the sums for a parameter are added up in the stored type; with `apart` those of each image are stored.
+    What is `added` comes to the gradient of the input.
     """
     g, x = numbers(call, 0, 1)
     same_shape(call, g, x)
@@ -457,9 +517,11 @@ def normalised_gradient(call: Call) -> Outputs:
         if own is None:
             raise NotComputedError("no_attribute", name="weight_shape")
         products = centred * root * g if of == "weight" else Tracked(g)
-        total = products.total(tuple(axis for axis, size in enumerate(own) if size == 1))
-        result = total.reshape(*required_numbers(call, "parameter_shape"))
-        return [Output(array=result.value, summed=result.summed * (narrow if flag(call, "narrow") else 1.0))]
+        if flag(call, "apart"):
+            products = _stored(products.total(tuple(range(2, len(own)))), narrow)
+        others = tuple(axis for axis, size in enumerate(own) if size == 1)
+        total = _summed_in(products, others, narrow if flag(call, "narrow") else 1.0)
+        return [total.reshape(*required_numbers(call, "parameter_shape")).output()]
     scaled = Tracked(g) if factor is None else Tracked(g) * factor
     if optional(call, 3) is not None or of == "quotient":
         return [(scaled * root).reshape(*result_shape).output()]
@@ -468,7 +530,9 @@ def normalised_gradient(call: Call) -> Outputs:
     inner = scaled - _stored(normal * ((scaled * normal).total(axes) * (1 / count)), narrow)
     if flag(call, "centred"):
         inner = inner - scaled.total(axes) * (1 / count)
-    return [(inner * root).reshape(*result_shape).output()]
+    result = (inner * root).reshape(*result_shape)
+    added = optional(call, 5)
+    return [(result if added is None else result + floats(added)).output()]
 
 
 @op("torch.normalize_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input"))
@@ -492,7 +556,48 @@ def unit_gradient(call: Call) -> Outputs:
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
 
+@op("torch.cosine_grad", kind=Kind.COMPOSITE, inputs=("gradient", "x1", "x2"))
+def cosine_gradient(call: Call) -> Outputs:
+    """The gradient of cosine_similarity for x1: g (b / (|a| |b|) − y a / |a|²), with norms of at least eps."""
+    g, a, b = numbers(call, 0, 1, 2)
+    same_shape(call, a, b)
+    axes = axes_of(call, required_numbers(call, "dim"), a.ndim)
+    eps = real(call, "eps", default=1e-8)
+    of_a, of_b = (_bounded_norm(x, axes, eps) for x in (a, b))
+    unit = Tracked(b) / of_b
+    along = (Tracked(a) / of_a * unit).total(axes)
+    is_small = of_a.value <= eps
+    result = (unit - where(is_small, 0.0, along * a / of_a)) / of_a * g
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+def _bounded_norm(x: Doubles, axes: tuple[int, ...], least: float) -> Tracked:
+    norm = (Tracked(x) * x).total(axes).sqrt()
+    return where(norm.value < least, least, norm)
+
+
+@op("torch.distance_grad", kind=Kind.COMPOSITE, inputs=("gradient", "x1", "x2", "output"))
+def distance_gradient(call: Call) -> Outputs:
+    """The gradient of pairwise_distance for x1, or with a `sign` of −1 for x2: g d / |d| of the difference d + eps."""
+    g, a, b, y = numbers(call, 0, 1, 2, 3)
+    common_shape(call, g, a, b, y)
+    difference = Tracked(a) - b + real(call, "eps", default=1e-6)
+    if real(call, "p", default=2.0) == 2:
+        result = where(y == 0, 0.0, difference / np.where(y == 0, 1.0, y)) * g
+    elif real(call, "p") == 1:
+        result = Tracked(np.sign(difference.value)) * g
+    else:
+        raise NotComputedError("no_variant", name="p", value=str(real(call, "p")))
+    result = result * real(call, "sign", default=1.0)
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
 # --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def _share(call: Call, x: Doubles) -> float:
+    """The factor of the gradient of a mean, or 1."""
+    return 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
 
 
 def _classes_last(array: Doubles) -> Doubles:
@@ -501,6 +606,10 @@ def _classes_last(array: Doubles) -> Doubles:
 
 def _classes_second(array: Doubles) -> Doubles:
     return np.moveaxis(array, -1, 1) if array.ndim > 1 else array
+
+
+#: What logarithms are taken of, at least.
+_LEAST = 1e-300
 
 
 @op("torch.class_loss_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "target", "weight"))
@@ -536,13 +645,14 @@ def class_loss_gradient(call: Call) -> Outputs:
         each = each / (divisor or np.nan)
     narrow = _narrow(call)
     if text(call, "of", default="logits") == "logarithms":
-        result = _stored(-(each * shares), 1.0)
+        result = -(each * shares)
     else:
         largest = np.max(logits, axis=-1, keepdims=True)
         powers = (Tracked(logits) - np.where(np.isfinite(largest), largest, 0.0)).exp()
         softmax = powers / powers.total(-1)
-        # The two nodes, of the loss and of the logarithm of the softmax, store what they pass on.
-        stored = Tracked(softmax.value, softmax.noise + (narrow * (1 + np.abs(np.log(np.maximum(softmax.value, 1e-300)))) * softmax.value) ** 2) if narrow > 1 else softmax  # fmt: skip
+        # The nodes of the loss and of the logarithm of the softmax store what they pass on, as a logarithm.
+        off = narrow * np.abs(np.log(np.maximum(softmax.value, _LEAST))) if narrow > 1 else 0.0
+        stored = Tracked(softmax.value, softmax.noise + (off * softmax.value) ** 2)
         passed = _stored(each * shares, narrow)
         result = stored * passed.total(-1) - passed
     return [Output(array=_classes_second(result.value), summed=_classes_second(result.summed))]
@@ -550,14 +660,53 @@ def class_loss_gradient(call: Call) -> Outputs:
 
 @op("torch.kl_div_grad", kind=Kind.APPROXIMATE, inputs=("gradient", "target"))
 def divergence_gradient(call: Call) -> Outputs:
-    """−g target, or −g exp(target) of the logarithm of a target; for kl_div's input."""
+    """−g target, or −g exp(target) of the logarithm of a target; for the target itself with the input in slot 2."""
     g, target = numbers(call, 0, 1)
     common_shape(call, g, target)
     each = Tracked(g) * (1 / max(1, integer(call, "count", default=1)))
+    x = None if optional(call, 2) is None else floats(needed(call, 2))
     if flag(call, "log_target"):
-        result = -(Tracked(target).exp() * each)
-    else:
+        power = Tracked(target).exp()
+        result = -(power * each) if x is None else power * (Tracked(target) - x + 1.0) * each
+    elif x is None:
         result = -(each * target)
+    else:
+        result = (Tracked(target).log() + 1.0 - x) * each
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.binary_target_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight"))
+def binary_target_gradient(call: Call) -> Outputs:
+    """g w (log(1 − x) − log x)."""
+    g, x = numbers(call, 0, 1)
+    weight = optional_numbers(call, 2, 1.0)
+    common_shape(call, g, x, weight)
+    share = _share(call, x)
+    result = ((1 - Tracked(x)).log() - Tracked(x).log()) * weight * g * share
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.logits_grad", kind=Kind.COMPOSITE, inputs=("input", "target", "gradient", "weight", "pos_weight"))
+def logits_gradient(call: Call) -> Outputs:
+    """g w ((factor t + 1 − t) sigmoid(x) − factor t)."""
+    x, target, g = numbers(call, 0, 1, 2)
+    weight, factor = optional_numbers(call, 3, 1.0), optional_numbers(call, 4, 1.0)
+    common_shape(call, x, target, g, weight, factor)
+    share = Tracked(target) * factor if optional(call, 4) is not None else Tracked(target)
+    both = share + 1.0 - target if optional(call, 4) is not None else Tracked(np.ones(()))
+    result = (Tracked(x).sigmoid() * both - share) * weight * g * _share(call, x)
+    return [Output(array=result.value, summed=result.summed * _narrow(call))]
+
+
+@op("torch.logits_target_grad", kind=Kind.COMPOSITE, inputs=("gradient", "input", "weight", "pos_weight"))
+def logits_target_gradient(call: Call) -> Outputs:
+    """g w ((factor − 1) log(1 + exp(−x)) − x)."""
+    g, x = numbers(call, 0, 1)
+    weight, factor = optional_numbers(call, 2, 1.0), optional_numbers(call, 3, 1.0)
+    common_shape(call, g, x, weight, factor)
+    tail = (Tracked(-np.abs(x)).exp() + 1.0).log() + np.maximum(-x, 0)
+    share = _share(call, x)
+    result = (tail * (factor - 1) - x) * weight * g * share
     return [Output(array=result.value, summed=result.summed * _narrow(call))]
 
 
@@ -567,7 +716,7 @@ def huber_gradient(call: Call) -> Outputs:
     g, x, target = numbers(call, 0, 1, 2)
     delta = real(call, "delta", default=1.0)
     difference = Tracked(x) - target
-    share = 1 / max(1, x.size) if text(call, "reduction", default="mean") == "mean" else 1.0
+    share = _share(call, x)
     inside = np.abs(difference.value) < delta
     return [(where(inside, difference, delta * np.sign(difference.value)) * share * g).output()]
 

@@ -31,7 +31,8 @@ from precision_tool.lib.ops.torch_formulas import adaptive_spans, taps
 Shape = tuple[int, ...]
 #: Makes a call when it is asked for.
 Maker = Callable[[], Call]
-Gradients = Iterator[tuple[Input, Maker]]
+#: For a tensor what makes its gradient; None for one that never has a gradient.
+Gradients = Iterator[tuple[Input, Maker | None]]
 Builder = Callable[..., Gradients]
 _GRADIENTS: dict[str, Builder] = {}
 
@@ -90,7 +91,8 @@ def torch_gradients(
     reason: NotComputedError | None = None
     for number, make in _makers(back).items():
         try:
-            result[number] = _made(name, make)
+            if make is not None:
+                result[number] = _guarded(name, make)
         except NotComputedError as error:
             reason = reason or error
     if not result:
@@ -108,10 +110,11 @@ def recorded_gradients(
 ) -> dict[int, list[Call]]:
     """Return what the recorded results of a backward call may be.
 
-    A gradient may be that of any tensor of its shape (also but for axes of length 1, which autograd adds), or what
-    the last node of the function passes on to the nodes before it: the moved gradient where that is a view, the
-    gradient of a transposed weight, one of the factors of a last product. A result is right if any of the calls
-    computes it: which node was the last depends on versions and devices.
+    A gradient may be that of any tensor of its shape (axes of length 1 aside, which autograd adds), or what the last
+    node of the function passes on to the nodes before it: the moved gradient where that is a view, the gradient of a
+    transposed weight, one of the factors of a last product. A result is right if any of the calls computes it: which
+    node was the last depends on versions and devices. Where the gradient of a tensor of that shape has no formula,
+    there are no calls, as it may be that one.
 
     Parameters
     ----------
@@ -128,29 +131,45 @@ def recorded_gradients(
     back = _Back(name, args, kwargs, outputs, gradients)
     if _returns_argument(back, outputs):
         raise NotComputedError("no_variant", name="node", value="of the call before")
-    candidates: list[tuple[Shape | None, Maker]] = []
-    if (name.endswith("_") and not name.endswith("__")) or back.kwargs.get("inplace"):
-        # Autograd puts a node behind what changes a view, as hooks of modules make of all that they are given.
-        candidates.append((_g_shape(back), lambda: _passed_on(back)))
+    makers: dict[int, Maker | None] = {}
     with suppress(NotComputedError):
-        candidates += [(back.tensors[number].array.shape, make) for number, make in _makers(back).items()]
+        makers = _makers(back)
     key = key_of(name, _BETWEEN)
+    between: list[tuple[Shape, Maker]] = []
     if key is not None:
         with suppress(NotComputedError):
-            candidates += _bound(name, _BETWEEN[key], back)
+            between = _bound(name, _BETWEEN[key], back)
+    shape_in = _g_shape(back)
+    if (name.endswith("_") and not name.endswith("__")) or back.kwargs.get("inplace"):
+        # Autograd puts a node behind what changes a view, as hooks of modules make of all that they are given.
+        between.insert(0, (shape_in, lambda: _passed_on(back)))
     result: dict[int, list[Call]] = {}
     for position, shape in enumerate(shapes):
         if shape is None:
             continue
-        calls: list[Call] = []
-        for own, make in [*candidates, *_views(back, shape, shapes)]:
-            if own is not None and _squeezed(own) != _squeezed(shape):
-                continue
-            with suppress(NotComputedError):
-                calls.append(_in_shape(_made(name, make), own, shape))
-        if calls:
-            result[position] = calls
+        with suppress(NotComputedError):
+            calls = _of_tensors(back, makers, shape)
+            for own, make in [*between, *_views(back, shape, shapes)]:
+                if _squeezed(own) == _squeezed(shape):
+                    calls.append(_in_shape(_guarded(name, make), own, shape))
+            if calls:
+                result[position] = calls
     return result
+
+
+def _of_tensors(back: _Back, makers: Mapping[int, Maker | None], shape: Shape) -> list[Call]:
+    """The gradients of all tensors of a shape. NotComputedError where one has no formula: it may be that one."""
+    calls = []
+    for number, tensor in enumerate(back.tensors):
+        own = tensor.array.shape
+        if not _is_real(tensor) or _squeezed(own) != _squeezed(shape):
+            continue
+        if number not in makers:
+            raise NotComputedError("no_formula", op_type=back.name)
+        make = makers[number]
+        if make is not None:
+            calls.append(_in_shape(_guarded(back.name, make), own, shape))
+    return calls
 
 
 #: Functions that return their argument where there is nothing to do: autograd's last node is then of the call before.
@@ -172,17 +191,13 @@ def _squeezed(shape: Shape) -> Shape:
     return tuple(size for size in shape if size != 1)
 
 
-def _in_shape(call: Call, own: Shape | None, shape: Shape) -> Call:
+def _in_shape(call: Call, own: Shape, shape: Shape) -> Call:
     """The call of a result in another shape of as many elements in the same order."""
-    if own is None or own == shape:
+    if own == shape:
         return call
     if call.op_type == "Identity" and call.inputs[0] is not None:
         return _moved(call.inputs[0], call.inputs[0].array.reshape(shape))
     return _result(call, shape=list(shape))
-
-
-def _made(name: str, make: Maker) -> Call:
-    return _guarded(name, make)
 
 
 def _guarded(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -209,6 +224,7 @@ class _Back:
     ) -> None:  # fmt: skip
         self.name = name
         self.tensors: list[Input] = []
+        self._numbers: dict[int, int] = {}
         self.args: list[Any] = [self._own(value) for value in args]
         self.kwargs: dict[str, Any] = {key: self._own(value) for key, value in kwargs.items()}
         self.gradients = list(gradients)
@@ -216,15 +232,17 @@ class _Back:
 
     def _own(self, value: Any) -> Any:
         if isinstance(value, Input):
-            self.tensors.append(replace(value, layout="ND"))
-            return self.tensors[-1]
+            own = replace(value, layout="ND")
+            self._numbers[id(own)] = len(self.tensors)
+            self.tensors.append(own)
+            return own
         if isinstance(value, (list, tuple)):
             return type(value)(self._own(part) for part in value)
         return value
 
     def number_of(self, tensor: Input) -> int:
         """The number of a tensor."""
-        return next(number for number, each in enumerate(self.tensors) if each is tensor)
+        return self._numbers[id(tensor)]
 
     @cached_property
     def forward(self) -> Call:
@@ -285,8 +303,8 @@ def _results(call: Call) -> list[Array]:
     return [np.zeros(0) if output is None else output.array for output in spec.function(call)]
 
 
-def _makers(back: _Back) -> dict[int, Maker]:
-    """What makes the gradients, by the number of the tensor."""
+def _makers(back: _Back) -> dict[int, Maker | None]:
+    """What makes the gradients, by the number of the tensor; None of tensors that never have a gradient."""
     key = key_of(back.name, _GRADIENTS)
     if key is None:
         raise NotComputedError("no_formula", op_type=back.name)
@@ -382,12 +400,16 @@ def _times(back: _Back, to: Input, other: Any) -> Call:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _of_input(op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+def _of_input(
+    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
+) -> Gradients:
     """A gradient of that of the result and of the input."""
     yield input, lambda: _call(op_type, back.g, input, **attrs)
 
 
-def _of_output(op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+def _of_output(
+    op_type: str, attrs: Mapping[str, Any], /, back: _Back, input: Any, *args: Any, **kwargs: Any
+) -> Gradients:
     yield input, lambda: _call(op_type, back.g, back.y, **attrs)
 
 
@@ -410,14 +432,14 @@ def _unary() -> None:
         "relu6": ("Relu6Grad", {}), "silu": ("SwishGrad", {}), "swish": ("SwishGrad", {}),
         "npu_silu": ("SwishGrad", {}), "mish": ("MishGrad", {}), "npu_mish": ("MishGrad", {}),
         "hardswish": ("HardSwishGrad", {}), "hardsigmoid": ("HardSigmoidGrad", {}),
-        "logsigmoid": ("LogSigmoidGrad", {}), "softsign": ("SoftsignGrad", {}),
+        "logsigmoid": ("LogSigmoidGrad", {}), "softsign": ("torch.softsign_grad", {}),
         "npu_fast_gelu": ("FastGeluGrad", {}), "fast_gelu": ("FastGeluGrad", {}),
         "selu": ("torch.elu_grad", {"scale": _SELU_SCALE, "alpha": _SELU_ALPHA}),
     }  # fmt: skip
     for name, (op_type, attrs) in of_input.items():
         _GRADIENTS[name] = partial(_of_input, op_type, attrs)
     of_output = {
-        "relu": "ReluGrad", "exp": "torch.exp_grad", "expm1": "torch.expm1_grad", "sqrt": "torch.sqrt_grad",
+        "exp": "torch.exp_grad", "expm1": "torch.expm1_grad", "sqrt": "torch.sqrt_grad",
         "rsqrt": "torch.rsqrt_grad", "reciprocal": "torch.reciprocal_grad", "tan": "torch.tan_grad",
     }  # fmt: skip
     for name, op_type in of_output.items():
@@ -430,6 +452,11 @@ def _unary() -> None:
 _unary()
 
 
+@gradient("relu")
+def _relu(back: _Back, input: Any, inplace: bool = False) -> Gradients:
+    yield input, lambda: _call("torch.between_grad", back.g, back.y, 0.0)
+
+
 @gradient("abs", "absolute", "__abs__")
 def _abs(back: _Back, input: Any) -> Gradients:
     yield input, lambda: _call("Mul", back.g, replace(input, array=np.sign(input.array)))
@@ -438,6 +465,21 @@ def _abs(back: _Back, input: Any) -> Gradients:
 @gradient("neg", "negative", "__neg__")
 def _neg(back: _Back, input: Any) -> Gradients:
     yield input, lambda: _call("Neg", back.g)
+
+
+@gradient("floor", "ceil", "round", "sign", "trunc", "fix", "zero_", "fill_")
+def _flat(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _moved(back.g, np.zeros(input.array.shape))
+
+
+@gradient("remainder", "fmod", "__mod__")
+def _remainder(back: _Back, input: Any, other: Any) -> Gradients:
+    yield input, lambda: _passed(back, input)
+
+
+@gradient("nan_to_num")
+def _nan_to_num(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
+    yield input, lambda: _moved(back.g, np.where(np.isfinite(input.array), back.g.array, 0.0))
 
 
 @gradient("exp2")
@@ -485,6 +527,7 @@ def _div(back: _Back, input: Any, other: Any, *, rounding_mode: str | None = Non
 @gradient("__rtruediv__", "__rdiv__")
 def _rdiv(back: _Back, input: Any, other: Any) -> Gradients:
     yield input, lambda: _reduced(input, "torch.divisor_grad", back.g, other, input)
+    yield other, lambda: _reduced(other, "torch.div_grad", back.g, input)
 
 
 @gradient("pow", "__pow__", "float_power")
@@ -624,8 +667,12 @@ def _elu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) -> 
 
 @gradient("Aten.elu")
 def _aten_elu(back: _Back, input: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Gradients:
-    attrs = {"alpha": float(alpha), "scale": float(scale), "input_scale": float(input_scale)}
-    yield input, lambda: _call("torch.elu_grad", back.g, input, **attrs)
+    yield (
+        input,
+        lambda: _call(
+            "torch.elu_grad", back.g, input, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)
+        ),
+    )
 
 
 @gradient("celu")
@@ -635,9 +682,15 @@ def _celu(back: _Back, input: Any, alpha: float = 1.0, inplace: bool = False) ->
 
 @gradient("prelu")
 def _prelu(back: _Back, input: Any, weight: Any) -> Gradients:
-    x = replace(input, layout="NCHW" if input.array.ndim > 1 else "ND")
-    for slot, to in enumerate((input, weight)):
-        yield to, partial(_slot, slot, "PReluGrad", back.g, x, weight)
+    """Channels are the second axis; the products for their weights are stored before they are added up."""
+    slopes = replace(weight, array=weight.array.reshape([-1, *[1] * max(0, input.array.ndim - 2)]))
+    yield input, lambda: _call("torch.prelu_grad", back.g, input, slopes)
+
+    def to_weight() -> Call:
+        call = _reduced(slopes, "torch.prelu_weight_grad", back.g, input)
+        return _in_shape(call, slopes.array.shape, weight.array.shape)
+
+    yield weight, to_weight
 
 
 @gradient("softplus")
@@ -690,8 +743,11 @@ def _vector_product(matrix: Array, vector: Array, like: Input) -> Call:
 
 @gradient("linear", "npu_linear")
 def _linear(back: _Back, input: Any, weight: Any, bias: Any = None) -> Gradients:
-    if weight.array.ndim != 2 or not back.g.array.ndim:
-        raise NotComputedError("shape", name="weight", shape=weight.array.shape)
+    if weight.array.ndim == 1:
+        yield from _matmul(back, input, weight)
+        if bias is not None:
+            yield bias, lambda: _passed(back, bias)
+        return
     if input.array.ndim == 1:
         yield input, lambda: _vector_product(weight.array.T, back.g.array, back.g)
     else:
@@ -705,7 +761,7 @@ def _linear(back: _Back, input: Any, weight: Any, bias: Any = None) -> Gradients
 def _matmul(
     back: _Back, input: Any, other: Any = None, *, mat2: Any = None, vec: Any = None, tensor: Any = None
 ) -> Gradients:
-    second = next(x for x in (other, mat2, vec, tensor) if x is not None)
+    second = next(iter([x for x in (other, mat2, vec, tensor) if x is not None]), input)
     yield input, lambda: _first_factor(back.g, input, second)
     yield second, lambda: _second_factor(back.g, input, second)
 
@@ -748,10 +804,11 @@ def _addmm(
     batch2: Any = None,
 ) -> Gradients:  # fmt: skip
     a, b = mat1 if batch1 is None else batch1, mat2 if batch2 is None else batch2
-    scaled = {} if alpha == 1 else {"beta": 0.0, "alpha": float(alpha)}
 
     def product(left: Input, right: Input) -> Call:
-        return _call("torch.addmm", 0.0, left, right, **scaled) if scaled else _call("MatMulV2", left, right)
+        if alpha == 1:
+            return _call("MatMulV2", left, right)
+        return _call("torch.addmm", 0.0, left, right, beta=0.0, alpha=float(alpha))
 
     yield input, lambda: _passed(back, input, beta)
     yield a, lambda: product(back.g, _turned(b))
@@ -773,8 +830,12 @@ def _addmv(back: _Back, input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha:
 
 @gradient("outer", "ger")
 def _outer(back: _Back, input: Any, vec2: Any) -> Gradients:
-    yield input, lambda: _vector_product(back.g.array, vec2.array, back.g)
-    yield vec2, lambda: _vector_product(back.g.array.T, input.array, back.g)
+    def first() -> Call:
+        column = replace(input, array=input.array[:, None])
+        return _in_shape(_reduced(column, "Mul", back.g, vec2), column.array.shape, input.array.shape)
+
+    yield input, first
+    yield vec2, lambda: _reduced(vec2, "Mul", back.g, replace(input, array=input.array[:, None]))
 
 
 @gradient("inner")
@@ -845,20 +906,25 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
     def to_input() -> Call:
         if transposed:
             return _of_images(f"Conv{many}D", input, (g, filters), shapes[0], **attrs)
-        sizes = list(shapes[0])
-        return _of_images(
-            f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=sizes, **attrs
+        call = _of_images(
+            f"Conv{many}DBackpropInputD", input, (filters, g), shapes[0], input_size=list(shapes[0]), **attrs
         )
+        return _in_parts(call, prod(shapes[1][2:]))
 
     def to_weight() -> Call:
         pair = (g, images) if transposed else (images, g)
-        sizes = list(shapes[1])
-        return _of_images(f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=sizes, **attrs)
+        call = _of_images(f"Conv{many}DBackpropFilterD", weight, pair, shapes[1], filter_size=list(shapes[1]), **attrs)
+        return _in_parts(call, shapes[0][0])
+
+    def _in_parts(call: Call, parts: int) -> Call:
+        """PyTorch's own kernels, which take float16, add up the taps or the images in it."""
+        return _result(call, parts=parts) if g.dtype == "float16" else call
 
     yield input, to_input
     yield weight, to_weight
     if bias is not None:
-        yield bias, lambda: _call("ReduceSumD", g, axes=[axis for axis in range(g.array.ndim) if axis != 1])
+        axes = [axis for axis in range(g.array.ndim) if axis != 1]
+        yield bias, lambda: _in_parts(_call("ReduceSumD", g, axes=axes), shapes[0][0])
 
 
 def _pooling(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
@@ -910,7 +976,7 @@ def _adaptive_maximum(rank: int, /, back: _Back, input: Any, *args: Any, **kwarg
         places = np.empty((*x.shape[: -len(sizes)], *sizes), np.int64)
         spans = [adaptive_spans(size, count) for size, count in zip(space, sizes, strict=True)]
         for at in np.ndindex(*sizes):
-            window = (..., *(slice(*spans[axis][place]) for axis, place in enumerate(at)))
+            window: tuple[Any, ...] = (..., *(slice(*spans[axis][place]) for axis, place in enumerate(at)))
             flat = (*x.shape[: -len(sizes)], -1)
             chosen = x[window].reshape(flat).argmax(-1)[..., None]
             places[(..., *at)] = np.take_along_axis(numbers[window].reshape(flat), chosen, -1)[..., 0]
@@ -982,7 +1048,7 @@ def _layer_norm(
     length = _size_of_norm(normalized_shape)
     yield from _normalised(
         back, input, weight, bias, shape=[input.array.size // length, length], axes=[1], weight_shape=[1, length],
-        epsilon=float(eps), centred=True,
+        epsilon=float(eps), centred=True, narrow=True,
     )  # fmt: skip
 
 
@@ -1007,6 +1073,8 @@ def _batch_norm(
 ) -> Gradients:  # fmt: skip
     batch, channels = input.array.shape[:2]
     statistics = () if training else (running_mean, running_var)
+    yield running_mean, None
+    yield running_var, None
     yield from _normalised(
         back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[0, 2],
         weight_shape=[1, channels, 1], epsilon=float(eps), centred=True, statistics=statistics,
@@ -1029,10 +1097,12 @@ def _instance_norm(
     if not use_input_stats:
         yield from _batch_norm(back, input, running_mean, running_var, weight, bias, False, momentum, eps)
         return
+    yield running_mean, None
+    yield running_var, None
     batch, channels = input.array.shape[:2]
     yield from _normalised(
         back, input, weight, bias, shape=[batch, channels, prod(input.array.shape[2:])], axes=[2],
-        weight_shape=[1, channels, 1], epsilon=float(eps), centred=True,
+        weight_shape=[1, channels, 1], epsilon=float(eps), centred=True, apart=True,
     )  # fmt: skip
 
 
@@ -1066,11 +1136,58 @@ def _unit(back: _Back, input: Input, p: float, dim: Any, eps: float, of: str) ->
     return _call("torch.normalize_grad", back.g, input, dim=_axes(input, dim), eps=float(eps), of=of)
 
 
+@gradient("cosine_similarity")
+def _cosine_similarity(back: _Back, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Gradients:
+    whole = _shape_of(x1, x2)
+
+    def make(to: Input, other: Input) -> Call:
+        pair = _widened(to, whole), _widened(other, whole)
+        g = replace(back.g, array=np.expand_dims(back.g.array, dim))
+        return _reduced(to, "torch.cosine_grad", g, *pair, of=whole, dim=[int(dim)], eps=float(eps))
+
+    yield x1, partial(make, x1, x2)
+    yield x2, partial(make, x2, x1)
+
+
+@gradient("pairwise_distance")
+def _pairwise_distance(
+    back: _Back, x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Gradients:
+    def make(to: Input, sign: float) -> Call:
+        g, y = (x if keepdim else replace(x, array=x.array[..., None]) for x in (back.g, back.y))
+        whole = _shape_of(x1, x2)
+        return _reduced(to, "torch.distance_grad", g, x1, x2, y, of=whole, p=float(p), eps=float(eps), sign=sign)
+
+    yield x1, partial(make, x1, 1.0)
+    yield x2, partial(make, x2, -1.0)
+
+
+@gradient("npu_add_rms_norm")
+def _npu_add_rms_norm(back: _Back, x1: Any, x2: Any, gamma: Any, epsilon: float = 1e-6) -> Gradients:
+    """The third result is the sum, whose gradient is added."""
+    length = gamma.array.size
+    total = replace(x1, array=x1.array + x2.array)
+    added = back.gradients[2] if len(back.gradients) > 2 else None
+    attrs: dict[str, Any] = {
+        "shape": [x1.array.size // max(1, length), length], "axes": [1], "weight_shape": [1, length],
+        "epsilon": float(epsilon), "centred": False,
+    }  # fmt: skip
+    for to in (x1, x2):
+        yield to, lambda: _call("torch.normalised_grad", back.g, total, gamma, None, None, added, **attrs)
+    shape = list(gamma.array.shape)
+    yield (
+        gamma,
+        lambda: _call("torch.normalised_grad", back.g, total, gamma, of="weight", parameter_shape=shape, **attrs),
+    )
+
+
 # --- attention and embedding ------------------------------------------------------------------------------------------
 
 
 @gradient("scaled_dot_product_attention")
-def _attention(back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any) -> Gradients:
+def _attention(
+    back: _Back, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kw: Any
+) -> Gradients:
     call = back.forward
     for slot, to in enumerate((query, key, value, attn_mask)):
         if to is not None:
@@ -1127,39 +1244,53 @@ def _class_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args:
 @gradient("cross_entropy")
 def _cross_entropy(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Gradients:
     yield input, lambda: _class_loss(back, input, target, weight, of="logits")
+    yield weight, None
 
 
 @gradient("nll_loss")
 def _nll_loss(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Gradients:
     yield input, lambda: _class_loss(back, input, target, weight, of="logarithms")
+    yield weight, None
 
 
-def _loss(op_type: str, order: str, symmetric: bool, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
-    """The gradient of a loss of each element; `order` are the inputs of its op: x, target t, gradient g, weight w."""
-    attrs = back.forward.attrs
+def _difference_loss(
+    op_type: str, order: str, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any,
+) -> Gradients:  # fmt: skip
+    """The gradients of a loss of differences; `order` are the inputs of its op: x, the target t, the gradient g."""
     whole = _shape_of(input, target)
 
-    def make(to: Input, x: Input, t: Input) -> Call:
-        more = [tensor for tensor in back.forward.inputs[2:]]
-        named: dict[str, Any] = {"x": x, "t": t, "g": back.g}
-        inputs = [named[letter] for letter in order] + (more if "w" not in order else [])
-        inputs = [
-            replace(tensor, array=np.broadcast_to(tensor.array, whole)) if tensor in (x, t) else tensor
-            for tensor in inputs
-        ] if whole != x.array.shape or whole != t.array.shape else inputs  # fmt: skip
-        return _reduced(to, op_type, *inputs, of=whole, **attrs)
+    def make(to: Input, other: Input) -> Call:
+        of = {"x": _widened(to, whole), "t": _widened(other, whole), "g": back.g}
+        return _reduced(to, op_type, *(of[letter] for letter in order), of=whole, **back.forward.attrs)
 
-    yield input, partial(make, input, input, target)
-    if symmetric:
-        yield target, partial(make, target, target, input)
+    yield input, partial(make, input, target)
+    yield target, partial(make, target, input)
 
 
-_GRADIENTS["mse_loss"] = partial(_loss, "MseLossGrad", "xtg", True)
-_GRADIENTS["l1_loss"] = partial(_loss, "L1LossGrad", "gxt", True)
-_GRADIENTS["smooth_l1_loss"] = partial(_loss, "SmoothL1LossGradV2", "xtg", True)
-_GRADIENTS["huber_loss"] = partial(_loss, "torch.huber_loss_grad", "gxt", True)
-_GRADIENTS["binary_cross_entropy"] = partial(_loss, "BinaryCrossEntropyGrad", "xtg", False)
-_GRADIENTS["binary_cross_entropy_with_logits"] = partial(_loss, "SigmoidCrossEntropyWithLogitsGradV2", "xtg", False)
+def _widened(x: Input, shape: Shape) -> Input:
+    return x if x.array.shape == shape else replace(x, array=np.broadcast_to(x.array, shape))
+
+
+_GRADIENTS["mse_loss"] = partial(_difference_loss, "MseLossGrad", "xtg")
+_GRADIENTS["l1_loss"] = partial(_difference_loss, "L1LossGrad", "gxt")
+_GRADIENTS["smooth_l1_loss"] = partial(_difference_loss, "SmoothL1LossGradV2", "xtg")
+_GRADIENTS["huber_loss"] = partial(_difference_loss, "torch.huber_loss_grad", "gxt")
+
+
+def _binary_loss(
+    of_input: str, of_target: str, /, back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any
+) -> Gradients:
+    more = back.forward.inputs[2:]
+    attrs = back.forward.attrs
+    yield input, lambda: _call(of_input, input, target, back.g, *more, **attrs)
+    yield target, lambda: _call(of_target, back.g, input, *more, **attrs)
+    for weight in back.tensors:
+        if weight is not input and weight is not target:
+            yield weight, None
+
+
+_GRADIENTS["binary_cross_entropy"] = partial(_binary_loss, "BinaryCrossEntropyGrad", "torch.binary_target_grad")
+_GRADIENTS["binary_cross_entropy_with_logits"] = partial(_binary_loss, "torch.logits_grad", "torch.logits_target_grad")
 
 
 @gradient("kl_div")
@@ -1167,11 +1298,11 @@ def _kl_div(
     back: _Back, input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     log_target: bool = False,
 ) -> Gradients:  # fmt: skip
-    count = {"mean": input.array.size, "batchmean": input.array.shape[0] if input.array.ndim else 1}.get(reduction, 1)
-    yield input, lambda: _reduced(
-        input, "torch.kl_div_grad", back.g, target, of=_shape_of(input, target), count=count,
-        log_target=bool(log_target) or None,
-    )  # fmt: skip
+    whole = _shape_of(input, target)
+    count = {"mean": prod(whole), "batchmean": input.array.shape[0] if input.array.ndim else 1}.get(reduction, 1)
+    attrs: dict[str, Any] = {"of": whole, "count": count, "log_target": bool(log_target) or None}
+    yield input, lambda: _reduced(input, "torch.kl_div_grad", back.g, target, **attrs)
+    yield target, lambda: _reduced(target, "torch.kl_div_grad", back.g, target, input, **attrs)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
@@ -1232,8 +1363,15 @@ def _deviation(
     yield input, make
 
 
-_GRADIENTS["var"] = partial(_deviation, False)
-_GRADIENTS["std"] = partial(_deviation, True)
+def _deviation_alone(root: bool, /, back: _Back, *args: Any, **kwargs: Any) -> Gradients:
+    if back.gradients[1:] != [None]:
+        raise NotComputedError("input_count", number=len(back.gradients))
+    yield from _deviation(root, back, *args, **kwargs)
+
+
+for _name, _root in (("var", False), ("std", True)):
+    _GRADIENTS[_name] = partial(_deviation, _root)
+    _GRADIENTS[f"{_name}_mean"] = partial(_deviation_alone, _root)
 
 
 @gradient("vector_norm", "linalg.vector_norm", "linalg_vector_norm", "norm", "linalg.norm", "linalg_norm")
@@ -1258,14 +1396,19 @@ def _logsumexp(back: _Back, input: Any, dim: Any, keepdim: bool = False) -> Grad
 
 
 def _ties(back: _Back, input: Any, dim: Any = None, keepdim: bool = False) -> Gradients:
-    g, y = (lambda: _kept(input, dim, back.g)), (lambda: _kept(input, dim, back.y))
-    yield input, lambda: _call("torch.ties_grad", g(), input, y(), dim=_axes(input, dim))
+    def make() -> Call:
+        g, y = _kept(input, dim, back.g), _kept(input, dim, back.y)
+        return _call("torch.ties_grad", g, input, y, dim=_axes(input, dim))
+
+    yield input, make
 
 
 _GRADIENTS["amax"] = _GRADIENTS["amin"] = _ties
 
 
-def _extreme(smaller: bool | None, /, back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Gradients:  # fmt: skip
+def _extreme(
+    smaller: bool | None, /, back: _Back, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None,
+) -> Gradients:  # fmt: skip
     second = dim if isinstance(dim, Input) else other
     if second is not None:
         yield from _larger(back, input, second, smaller)
@@ -1287,9 +1430,9 @@ def _chosen(back: _Back, input: Input, dim: int) -> Gradients:
         index, g = back.output(1).array, back.g
         if index.ndim != input.array.ndim:
             index, g = np.expand_dims(index, axis), replace(g, array=np.expand_dims(g.array, axis))
-        grid = list(np.indices(index.shape))
+        grid: list[Array] = list(np.indices(index.shape))
         grid[axis] = index
-        return _by_place(g, np.ravel_multi_index(tuple(grid), input.array.shape), input)
+        return _by_place(g, np.asarray(np.ravel_multi_index(tuple(grid), input.array.shape)), input)
 
     yield input, make
 
@@ -1325,7 +1468,7 @@ def _by_place(g: Input, places: Array, to: Input, narrow: bool | None = True) ->
 
 
 #: Functions whose gradient is summed by a reduction, in float32; the others add up one after the other where it goes.
-_REDUCED = frozenset({"expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile", "meshgrid"})
+_REDUCED = frozenset({"expand", "expand_as", "broadcast_to", "broadcast_tensors", "meshgrid"})
 
 
 def _copies(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
@@ -1385,7 +1528,7 @@ _MOVES = (
     "unsafe_split chunk unsafe_chunk tensor_split unbind narrow select flip fliplr flipud roll rot90 tril triu "
     "diagonal diag __getitem__ index_select gather take_along_dim take masked_select index pad constant_pad_nd "
     "pixel_shuffle pixel_unshuffle channel_shuffle unfold Tensor.unfold Aten.unfold Torch.unfold broadcast_tensors "
-    "meshgrid masked_scatter npu_confusion_transpose npu_transpose atleast_1d"
+    "meshgrid adjoint masked_scatter npu_confusion_transpose npu_transpose atleast_1d"
 )
 for _name in _MOVES.split():
     _GRADIENTS[_name] = _copies
@@ -1406,6 +1549,7 @@ for _name in _ORDERED.split():
 
 @gradient("copy_")
 def _copy(back: _Back, input: Any, src: Any, non_blocking: bool = False) -> Gradients:
+    yield input, lambda: _moved(back.g, np.zeros(input.array.shape))
     yield src, lambda: _passed(back, src)
 
 
@@ -1475,7 +1619,7 @@ def _index_put(back: _Back, input: Any, indices: Any, values: Any, accumulate: b
 # --- what the nodes between compute -----------------------------------------------------------------------------------
 
 #: Yields shapes and calls, by the function.
-Between = Callable[..., Iterator[tuple[Shape | None, Maker]]]
+Between = Callable[..., Iterator[tuple[Shape, Maker]]]
 _BETWEEN: dict[str, Between] = {}
 
 
@@ -1497,9 +1641,12 @@ _VIEWED = frozenset({
 })  # fmt: skip
 
 
-def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape | None, Maker]]:
+def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tuple[Shape, Maker]]:
     """The gradient itself in another shape, where one comes in and one goes out."""
-    if len([each for each in shapes if each is not None]) != 1 or len([g for g in back.gradients if g is not None]) != 1:
+    if (
+        len([each for each in shapes if each is not None]) != 1
+        or len([g for g in back.gradients if g is not None]) != 1
+    ):
         return []
     g = back.gradients[0]
     if g is None or g.array.size != prod(shape):
@@ -1527,7 +1674,9 @@ def _of_turned(back: _Back, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, 
 
 
 @_between("cross_entropy")
-def _of_logarithms(back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+def _of_logarithms(
+    back: _Back, input: Any, target: Any, weight: Any = None, *args: Any, **kwargs: Any,
+) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
     """The loss takes the logarithms of the softmax; with smoothing or probabilities it is a sum or a quotient."""
     attrs = back.forward.attrs
     smoothing = attrs["label_smoothing"]
@@ -1542,18 +1691,26 @@ def _of_logarithms(back: _Back, input: Any, target: Any, weight: Any = None, *ar
 
 @_between("l1_loss", "kl_div")
 def _of_reduction(back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:
-    """The mean or the sum of what each element makes."""
+    """The mean or the sum of what each element makes; of kl_div's elements the last product or difference."""
     shape = _shape_of(input, target)
-    reduction = back.forward.attrs["reduction"]
-    if reduction in ("mean", "sum"):
-        g = replace(back.g, array=np.broadcast_to(back.g.array, shape))
-        yield shape, lambda: _shared(g, prod(shape)) if reduction == "mean" else _call("Identity", g)
-    elif reduction == "batchmean":
+    attrs = back.forward.attrs
+    if attrs["reduction"] == "none" and attrs.get("log_target"):
+        power = replace(target, array=np.exp(target.array))
+        yield shape, lambda: _call("Mul", back.g, power)
+        yield shape, lambda: _call("torch.lerp_weight_grad", back.g, input, target)
+    elif attrs["reduction"] == "none" and back.forward.op_type == "KLDiv":
+        yield from ((shape, partial(_passed, back, _widened(input, shape), sign)) for sign in (1, -1))
+    elif attrs["reduction"] == "batchmean":
         yield back.g.array.shape, lambda: _shared(back.g, shape[0])
+    elif attrs["reduction"] != "none":
+        g = replace(back.g, array=np.broadcast_to(back.g.array, shape))
+        yield shape, lambda: _shared(g, prod(shape)) if attrs["reduction"] == "mean" else _call("Identity", g)
 
 
 @_between("rms_norm")
-def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+def _of_scaling(
+    back: _Back, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None,
+) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
     """The last product: by the weight, or without one by the inverse root."""
     length = _size_of_norm(normalized_shape)
     shape = input.array.shape
@@ -1562,8 +1719,8 @@ def _of_scaling(back: _Back, input: Any, normalized_shape: Any, weight: Any = No
         return
     attrs = {"shape": [input.array.size // length, length], "axes": [1], "epsilon": back.forward.attrs["epsilon"]}
     yield shape, lambda: _call("torch.normalised_grad", back.g, input, None, of="quotient", **attrs)
-    axes = [axis for axis in range(len(shape)) if prod(shape[axis:]) <= length and axis >= len(shape) - _rank_of(normalized_shape)]
-    small = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    first = len(shape) - _rank_of(normalized_shape)
+    small = tuple(1 if axis >= first else size for axis, size in enumerate(shape))
     whole = Input(array=np.zeros(small), dtype=back.g.dtype)
     yield small, lambda: _reduced(whole, "Mul", back.g, input, of=shape)
 
@@ -1573,7 +1730,9 @@ def _rank_of(normalized_shape: Any) -> int:
 
 
 @_between("normalize")
-def _of_quotient(back: _Back, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
+def _of_quotient(
+    back: _Back, input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None,
+) -> Iterator[tuple[Shape, Maker]]:  # fmt: skip
     for of in ("quotient", "norm"):
         yield input.array.shape, partial(_unit, back, input, p, dim, eps, of)
 
@@ -1604,23 +1763,37 @@ def _of_products(back: _Back, x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8)
 
 @_between("__getitem__")
 def _of_last_index(back: _Back, input: Any, index: Any) -> Iterator[tuple[Shape, Maker]]:
-    """Each part of an index is a node of its own: the gradient for what the parts before the last have left."""
+    """Each part of an index is a node of its own: the gradient for what the parts before the last have left.
+
+    Tensors are the last of all, together.
+    """
     parts = list(index) if isinstance(index, (list, tuple)) else [index]
-    ellipses = [at for at, part in enumerate(parts) if part is Ellipsis or part == "..."] if all(not isinstance(part, Input) for part in parts) else []  # fmt: skip
-    taken = sum(part is not None for part in parts) - len(ellipses)
-    if ellipses:
-        at = ellipses[0]
-        parts[at : at + 1] = [slice(None)] * (input.array.ndim - taken)
-    for last in range(1, len(parts)):
-        before = tuple(_array_index(part) for part in parts[:last])
-        if any(isinstance(part, np.ndarray) for part in before):
-            break
-        left = input.array[before]
-        done = sum(not isinstance(part, int) for part in before)
-        rest = tuple([slice(None)] * done + [_array_index(part) for part in parts[last:]])
-        numbers = np.arange(left.size).reshape(left.shape)[rest]
+    at = [place for place, part in enumerate(parts) if part is Ellipsis or (isinstance(part, str) and part == "...")]
+    if at:
+        taken = sum(_axes_taken(part) for part in parts)
+        parts[at[0] : at[0] + 1] = [slice(None)] * (input.array.ndim - taken)
+    arrays = [_array_index(part) for part in parts]
+    steps: list[tuple[list[Any], list[Any]]] = []
+    if any(isinstance(part, np.ndarray) for part in arrays):
+        plain = [slice(None) if isinstance(part, np.ndarray) else part for part in arrays]
+        steps = [(plain, [part if isinstance(part, np.ndarray) else slice(None) for part in arrays])]
+        steps[0] = plain, [rest for part, rest in zip(plain, steps[0][1], strict=True) if not isinstance(part, int)]
+    else:
+        for last in range(1, len(arrays)):
+            kept = sum(not isinstance(part, int) for part in arrays[:last])
+            steps.append((arrays[:last], [slice(None)] * kept + arrays[last:]))
+    for before, rest in steps:
+        left = input.array[tuple(before)]
+        numbers = np.arange(left.size).reshape(left.shape)[tuple(rest)]
         if numbers.size == back.g.array.size:
             yield left.shape, partial(_by_place, back.g, numbers, replace(input, array=left))
+
+
+def _axes_taken(part: Any) -> int:
+    """How many axes a part of an index takes."""
+    if part is None or part is Ellipsis or isinstance(part, str):
+        return 0
+    return part.array.ndim if isinstance(part, Input) and part.array.dtype.kind == "b" else 1
 
 
 def _array_index(part: Any) -> Any:

@@ -15,6 +15,7 @@ from rich.text import Text
 from precision_tool.lib.compare.columns import SCHEMA, row_json
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.graph_choice import GraphChoice
+from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.diagnose.run_checks import Analysis
@@ -23,6 +24,7 @@ from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row, joined
 from precision_tool.lib.view.findings import check_json, check_title, finding_json, pair_json, render_finding
 from precision_tool.lib.view.tables import Box, NameTable
@@ -73,7 +75,7 @@ def source_lines(result: LeafResult) -> RenderableType:
         (label("npu"), whole_path(result.leaf.path)),
         (label("other_run" if result.golden_is_dump else "benchmark"), whole_path(result.golden_root)),
     ]
-    if result.graph is not None:
+    if result.graph is not None and not result.graph.file.framework:
         rejected = result.graph.rejected
         rows.append((label("graph"), whole_path(result.graph.file.path)))
         rows.append(("", _chosen(result.graph)))
@@ -105,11 +107,19 @@ def read_source_lines(analysis: Analysis) -> RenderableType:
         rows.append((label("npu"), whole_path(analysis.source.npu)))
         side = "other_run" if analysis.is_two_runs else "benchmark"
         rows.append((label(side), whole_path(analysis.source.golden)))
-        if analysis.source.graph:
+        if analysis.source.graph and not _is_recorded(analysis):
             rows.append((label("graph"), whole_path(analysis.source.graph)))
     if analysis.part:
         rows.append((label("note"), shown(analysis.part, "yellow")))
     return LabelledLines(rows)
+
+
+def _is_recorded(analysis: Analysis) -> bool:
+    """Return whether the ops are calls that msprobe recorded."""
+    if analysis.leaf is not None:
+        return analysis.leaf.graph is not None and bool(analysis.leaf.graph.file.framework)
+    graph = "" if analysis.source is None else analysis.source.graph
+    return bool(graph) and MSPROBE.owns(posixpath.basename(graph))
 
 
 def leaf_title(analysis: Analysis) -> str:
@@ -182,6 +192,8 @@ def _status_name(analysis: Analysis, status: str) -> Message:
         return Message(f"screen.view.compare.status.{Status(status).name.lower()}_pytorch")
     if status in _MISSING_ON_A_SIDE and analysis.is_two_runs:
         return Message(f"screen.view.compare.status.{Status(status).name.lower()}_two_runs")
+    if status == Status.NO_NPU_DUMP and _is_recorded(analysis):
+        return Message("screen.view.compare.status.unrecorded")
     return Message(f"screen.view.compare.status.{Status(status).name.lower()}")
 
 
@@ -237,13 +249,15 @@ class TitledPanel:
         yield Box(Group(*parts), title=title, style=self._style)
 
 
-def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
+def op_panel(op: OpAgreement, threshold: float, recorded: Op | None = None) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), cosines of inputs and outputs, own errors of these.
 
-    An own error, of an output that was recomputed, is how far it is off what the op's own inputs say.
+    An own error, of an output that was recomputed, is how far it is off what the op's own inputs say. A `recorded` call
+    has the same name on both sides; its module and its line stand there instead.
     """
+    is_same = recorded is not None and op.npu_ops == op.golden_ops == (op.op_name,)
     rows: list[Line] = [
-        (_card("right"), _ops(op, 1)),
+        *([] if is_same else [(_card("right"), _ops(op, 1))]),
         (_card("input"), _slot_cosines(op.inputs, threshold)),
         (_card("output"), _slot_cosines(op.outputs, threshold)),
     ]
@@ -252,6 +266,9 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
         errors = "  ".join(f"[{row.slot.split(':')[-1]}] {percent(row.own_error)}" for row in own)
         rows.append((_card("own"), plain(errors)))
     left: list[Line] = [(_card("left"), _ops(op, 0))]
+    if is_same and recorded is not None:
+        places = (("module", recorded.module), ("source", recorded.source))
+        left = [(_card(name), plain(place)) for name, place in places if place]
     passes: list[Line] = []
     if op.pass_names:
         passes.append((_card("pass"), plain(", ".join(map(marked_pass, op.pass_names)))))
@@ -341,7 +358,11 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
         return Group(*(plain(render(finding.message), "yellow") for finding in analysis.findings))
     if not below:
         return shown(Message("screen.view.compare.none_below", threshold=analysis.threshold), "green")
-    parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[: limit or None]]
+    graph = analysis.leaf.graph if analysis.leaf is not None else None
+    recorded = {op.name: op for op in graph.file.ops} if graph is not None and graph.file.framework else {}
+    parts: list[RenderableType] = [
+        op_panel(op, analysis.threshold, recorded.get(op.op_name)) for op in below[: limit or None]
+    ]
     if 0 < limit < len(below):
         count = Message(
             "screen.view.compare.some_below", limit=limit, below=len(below), threshold=analysis.threshold

@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from precision_tool.lib.data.overview import DataOverview, RunOverview
+from precision_tool.lib.data.overview import DataOverview, RecordedOverview, RunOverview
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import environment
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.wording import spans
 from precision_tool.lib.view.tables import Prose
 from precision_tool.lib.view.text import LabelledLines, byte_size, label, safe, shown, whole_path
 
@@ -197,11 +198,28 @@ def _run_line(run: RunOverview) -> Text:
     return shown(message, "" if dumps and run.graph_files else "yellow")
 
 
+def _recorded_line(side: RecordedOverview) -> Text:
+    if side.problem is not None:
+        return shown(side.problem, "yellow")
+    message = Message(
+        "screen.view.banner.recorded", framework=side.framework, level=side.level, task=side.task,
+        steps=spans(side.steps) or None, ranks=spans(side.ranks) or None,
+        processes=side.processes if side.processes > 1 else None,
+        entries=side.entries, tensors=side.tensors or None,
+    )  # fmt: skip
+    return shown(message, fields={"framework": "bold"})
+
+
 def _next_step(overview: DataOverview) -> Text:
-    has_dump = any(run.dumps for run in overview.runs)
+    npu, golden = overview.recorded
+    has_dump = npu is not None or any(run.dumps for run in overview.runs)
     if overview.newest_result:
         steps = ("ac", "show", "ac -c", "anew")
-    elif has_dump and (overview.benchmark_tensors or sum(bool(run.dumps) for run in overview.runs) > 1):
+    elif npu is not None and golden is None:
+        steps = ("ac", "alone", "ac -c -rt DIR", "elsewhere")
+    elif has_dump and (
+        golden is not None or overview.benchmark_tensors or sum(bool(run.dumps) for run in overview.runs) > 1
+    ):
         steps = ("ac -c", "compare", "help", "help")
     elif all(overview.pytorch_files) and not has_dump:
         steps = ("ac -c", "compare", "ls", "list")
@@ -236,6 +254,9 @@ def banner(overview: DataOverview) -> RenderableType:
     if overview.is_empty:
         return _collect(overview)
     rows = [(label("data"), whole_path(overview.root))]
+    for name, side in zip(("npu", "benchmark"), overview.recorded, strict=True):
+        if side is not None:
+            rows += [(label(name), _recorded_line(side)), ("", whole_path(shown_path(side.root)))]
     rows += [(f"debug_{run.number}", _run_line(run)) for run in overview.runs]
     if overview.graphs_here:
         rows.append((label("graphs"), shown(Message("screen.view.banner.graphs", count=overview.graphs_here))))
@@ -243,7 +264,9 @@ def banner(overview: DataOverview) -> RenderableType:
     if any(overview.pytorch_files):
         npu, golden = overview.pytorch_files
         rows.append((label("pytorch"), shown(Message("screen.view.banner.pytorch", npu=npu, benchmark=golden))))
-    if overview.runs or tensors or not any(overview.pytorch_files):
+    if tensors or (
+        not overview.recorded[1] and (overview.runs or overview.recorded[0] or not any(overview.pytorch_files))
+    ):
         runs = overview.benchmark_runs or None
         benchmark = Message("screen.view.banner.tensors", tensors=tensors, runs=runs)
         none = Message("screen.view.none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,10 +19,12 @@ from precision_tool.lib.compare.columns import IN_NI
 from precision_tool.lib.data.graph_catalog import RunGraph, implementation
 from precision_tool.lib.data.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.diagnose.agreement import agrees
+from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
+from precision_tool.lib.model.msprobe import RecordedOp, RecordedTensor
 from precision_tool.lib.model.op_verdict import Element, OpVerdict, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
@@ -35,6 +38,7 @@ from precision_tool.lib.view.text import (
     json_text,
     label,
     labelled,
+    leaf_words,
     marked_pass,
     plain,
     row_text,
@@ -177,7 +181,14 @@ def run_name(run: RunGraph) -> str:
     return posixpath.basename(run.file.path) if run.number is None else f"debug_{run.number}"
 
 
+def recorded_title(run: RunGraph) -> str:
+    """Return the framework, and step and rank, of a dump of msprobe."""
+    return "  ".join(filter(None, (run.file.framework, leaf_words(run.leaf) if run.leaf is not None else "")))
+
+
 def _title(report: OpReport) -> str:
+    if report.run.file.framework:
+        return recorded_title(report.run)
     return f"{run_name(report.run)}  {report.graph.name}"
 
 
@@ -223,6 +234,8 @@ def _title_of(reports: Sequence[OpReport]) -> str:
     graphs = dict.fromkeys(report.graph.name for report in reports)
     if len(graphs) > 1:
         return ", ".join(map(_title, reports))
+    if reports[0].run.file.framework:
+        return _joined_runs(recorded_title(report.run) for report in reports)
     return f"{_joined_runs(run_name(report.run) for report in reports)}  {next(iter(graphs))}"
 
 
@@ -234,15 +247,24 @@ def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, Renderable
     op, links = report.op, report.connections
     yield label("name"), plain(op.name, "bold")
     yield label("type"), plain(op.type)
-    yield label("id"), shown(Message("screen.view.op.id", id=op.id, stream=op.stream_id))
+    is_recorded = bool(report.run.file.framework)
+    if op.id is not None or not is_recorded:
+        yield label("id"), shown(Message("screen.view.op.id", id=op.id, stream=op.stream_id))
     if op.kernel_name:
         yield label("kernel"), plain(op.kernel_name)
     if op.kernel_lib:
         yield label("kernel_lib"), plain(op.kernel_lib)
-    yield label("kernel_is"), _kernel_source(op)
+    if is_recorded:
+        if op.module:
+            yield label("module"), plain(op.module)
+        if op.source:
+            yield label("source_line"), plain(op.source)
+    else:
+        yield label("kernel_is"), _kernel_source(op)
     if op.pass_names:
         yield label("pass_name"), plain(", ".join(map(marked_pass, op.pass_names)))
-    yield label("origin_op"), _originals(op)
+    if not is_recorded:
+        yield label("origin_op"), _originals(op)
     caller = links.caller
     if caller is not None and caller.op is not None:
         name, kind, graph = map(safe, (caller.name, caller.op.type, caller.graph))
@@ -391,10 +413,24 @@ def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
         value = op.attrs[name]
     except FormatError as error:
         return text("screen.view.op.attribute_unreadable", reason=error.message)
-    content = value if isinstance(value, str) else str(_without_bytes(value))
+    content = value if isinstance(value, str) else _call_text(value) or str(_without_bytes(value))
     if len(content) <= longest:
         return content
     return text("screen.view.op.attribute_cut", text=content[:longest], length=len(content))
+
+
+def _call_text(value: Any) -> str:
+    """What was recorded of a call as the code that made it; "" for other values, and for what no code is known of."""
+    if not isinstance(value, RecordedOp):
+        return ""
+    forward = value.forward or value.call
+
+    def tensor(slot: str, recorded: RecordedTensor) -> str:
+        return slot.replace(".", "_")
+
+    with suppress(NoCodeError):
+        return call_code(forward, "", tensor)
+    return forward.name
 
 
 def _without_bytes(value: Any) -> Any:
@@ -577,6 +613,8 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "pass": list(op.pass_names),
         "original_ops": None if op.original_names is None else list(op.original_names),
         "asked": report.requested or None,
+        "module": op.module,
+        "source_line": op.source,
         "graph": report.graph.name,
         "graph_file": run.file.path,
         "reason": run.reason or "",

@@ -19,6 +19,7 @@ from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.op_verdict import OpVerdict
+from precision_tool.lib.view.op_screen import recorded_title
 from precision_tool.lib.view.tables import NUMBERS, NameTable, list_table
 from precision_tool.lib.view.text import (
     byte_size,
@@ -45,6 +46,8 @@ def run_title(run: RunGraph) -> RenderableType:
     """Return number and name of a run's graph, and below its file."""
     names = [graph.name for graph in run.file.graphs[:1]]
     number = "" if run.number is None else f"debug_{run.number}"
+    if run.file.framework:
+        return Group(plain(recorded_title(run), "bold"), _path(run.file.path))
     return Group(plain("  ".join(filter(None, (number, *names))), "bold"), _path(run.file.path))
 
 
@@ -72,6 +75,7 @@ class OpTable:
         self._threshold = threshold
         #: A column of its own only where something is known.
         self._has_judged = any(row.judged is not None for row in rows)
+        self._has_modules = any(row.op.module for row in rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._needed() <= options.max_width:
@@ -96,6 +100,7 @@ class OpTable:
             longest(["1.000000", text(f"{_COLUMN}.cosine"), *scalars]), longest([text(f"{_COLUMN}.dump")]),
             longest([text(f"{_COLUMN}.own_error")]) if self._has_judged else -2,
             longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
+            longest(safe(op.module) for op in ops),
             longest(desc_text(desc) for op in ops for desc in op.output_descs),
         )  # fmt: skip
         return sum(width + 2 for width in widths)
@@ -128,7 +133,7 @@ class OpTable:
 
     def _wide(self) -> NameTable:
         table = self._table()
-        table.add_columns(_COLUMN, "name")
+        table.add_columns(_COLUMN, "name", *["module"] * self._has_modules)
         has_passes = any(row.op.pass_names for row in self._rows)
         if has_passes:
             table.add_columns(_COLUMN, "pass")
@@ -136,20 +141,23 @@ class OpTable:
         for row in self._rows:
             outputs = Text("\n").join(plain(desc_text(desc)) for desc in row.op.output_descs)
             passes = [Text("\n").join(plain(name, "magenta") for name in row.op.pass_names)] if has_passes else []
-            table.add_row(*self._first(row), self._name(row), *passes, outputs)
+            modules = [plain(row.op.module)] if self._has_modules else []
+            table.add_row(*self._first(row), self._name(row), *modules, *passes, outputs)
         return table
 
     def _narrow(self) -> NameTable:
         has_passes = any(row.op.pass_names for row in self._rows)
         table = self._table()
-        table.add_columns(_COLUMN, "names_passes" if has_passes else "names")
+        names = "names_passes" if has_passes else "names_modules" if self._has_modules else "names"
+        table.add_columns(_COLUMN, names)
         for row in self._rows:
             table.add_row(*self._first(row), Text("\n").join(self._names(row)))
         return table
 
     def _names(self, row: OpRow) -> list[Text]:
         passes = [plain(name, "magenta") for name in row.op.pass_names]
-        return [self._name(row), *passes, *(plain(desc_text(desc), "dim") for desc in row.op.output_descs)]
+        modules = [plain(row.op.module, "cyan")] if row.op.module else []
+        return [self._name(row), *modules, *passes, *(plain(desc_text(desc), "dim") for desc in row.op.output_descs)]
 
     def _stacked(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self._table()
@@ -194,9 +202,16 @@ def shown_counts(counts: Message, shown_rows: int, rows: int) -> Text:
 
 def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
     """One leaf's dump files, at most `limit` of them (0: all), and how many there are."""
-    yield plain("  ".join(filter(None, (f"debug_{listing.run}", leaf_words(listing.leaf)))), "bold")
+    run = "" if listing.leaf.graph else f"debug_{listing.run}"
+    yield plain("  ".join(filter(None, (run, leaf_words(listing.leaf)))), "bold")
     yield _path(listing.leaf.path)
     rows = listing.rows[: limit or None]
+    if listing.leaf.graph:
+        yield _entry_table(rows)
+        entries = Message("screen.view.list.entries", count=listing.total)
+        of_all = Message("screen.view.list.of", matching=len(listing.rows), total=entries)
+        yield shown_counts(of_all, len(rows), len(listing.rows))
+        return
     if rows:
         table = list_table()
         table.add_columns(_COLUMN, "type", no_wrap=True)
@@ -227,6 +242,18 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
         name, why = listing.leaf.ignored[0]
         count = len(listing.leaf.ignored)
         yield shown(Message("screen.view.list.ignored", count=count, name=safe(name), why=why), "dim")
+
+
+def _entry_table(rows: Sequence[DumpRow]) -> NameTable:
+    """The entries of a `dump.json`, which has no times."""
+    table = list_table()
+    table.add_column("#", **NUMBERS)
+    table.add_columns(_COLUMN, "type", no_wrap=True)
+    table.add_columns(_COLUMN, "name")
+    for row in rows:
+        entry = row.file.entries[0].name if row.file.entries else row.file.name.op_name
+        table.add_row(str(row.file.name.task_id), plain(row.file.name.op_type), plain(entry))
+    return table
 
 
 def _dump_name(row: DumpRow) -> Text:
@@ -271,6 +298,8 @@ def _op_json(row: OpRow) -> dict[str, Any]:
         "name": op.name,
         "type": op.type,
         "graph": row.graph,
+        "module": op.module,
+        "source": op.source,
         "passes": op.pass_names,
         "kernel": op.kernel_name,
         "kernel_lib": op.kernel_lib,
@@ -311,7 +340,7 @@ def _dump_json(row: DumpRow) -> dict[str, Any]:
     name = row.file.name
     return {
         "file": posixpath.basename(row.file.path),
-        "op": name.op_name,
+        "op": row.file.entries[0].name if row.file.entries else name.op_name,
         "type": name.op_type,
         "task": name.task_id,
         "stream": name.stream_id,

@@ -72,7 +72,8 @@ def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
     parts: list[RenderableType] = [LabelledLines(rows)]
     if report.right:
         parts += list(_run_parts(report, limit))
-    parts += list(_memory_parts(report, limit))
+    if not report.is_recorded:
+        parts += list(_memory_parts(report, limit))
     parts += unreadable_lines(report.unreadable)
     return parts
 

@@ -25,6 +25,7 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
+from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
@@ -40,6 +41,7 @@ from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import Texts, both, decimals, numbers, signs, sound
 from precision_tool.lib.view.profile_screen import profile_document
+from precision_tool.lib.view.report_calls import arguments_of, figures_of_call, short_name, tensor_lines
 from precision_tool.lib.view.report_map import error_path, lowest, network_of
 from precision_tool.lib.view.verdict_messages import (
     affects,
@@ -179,6 +181,7 @@ class _Result:
             "threshold": material.threshold,
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
+            "is_recorded": self.network.is_recorded,
             "compared": analysis is not None,
             "part": both(analysis.part or "") if analysis is not None else "",
             "notes": sound([*material.notes, *self._repeated_note()]),
@@ -197,6 +200,7 @@ class _Result:
             "details": self._details(),
             "attributes": self._attributes(),
             "overflowed": self._overflowed(),
+            "recorded": self._recorded_figures(),
         }  # fmt: skip
         return {**document, "texts": self.texts.to_json()}
 
@@ -214,7 +218,8 @@ class _Result:
         """Return what the graph says of its ops, and what the result says of ops that only it has."""
         of_graph, of_result = self._names_in_graph(), self._names_in_result()
         nothing: list[Any] = [None] * len(self.others)
-        return {name: column + of_result.get(name, nothing) for name, column in of_graph.items()}
+        of_calls = self._calls() if self.network.is_recorded else {}
+        return {name: column + of_result.get(name, nothing) for name, column in (of_graph | of_calls).items()}
 
     def _names_in_graph(self) -> dict[str, list[Any]]:
         texts, ops = self.texts, self.network.ops
@@ -228,6 +233,39 @@ class _Result:
             "outputs": [self._descs(op.output_descs) for op in ops],
             "dtype": [texts[op.output_descs[0].dtype] if op.output_descs else 0 for op in ops],
         }  # fmt: skip
+
+    def _calls(self) -> dict[str, list[Any]]:
+        """Return what was recorded of calls; ops that stand for tensors which no call put out are `placeholder`."""
+        texts, ops = self.texts, self.network.ops
+        readers: dict[int, Op] = {}
+        for wire in self.network.wires:
+            readers.setdefault(wire.producer, ops[wire.reader])
+        return {
+            "label": texts.all_of(short_name(op, readers.get(at)) for at, op in enumerate(ops)),
+            "module": texts.all_of(str(op.attrs.get("module", "")) for op in ops),
+            "source": texts.all_of(str(op.attrs.get("source", "")) for op in ops),
+            "arguments": [texts.all_of(arguments_of(op)) for op in ops],
+            "placeholder": [int(recorded_of(op) is None) for op in ops],
+            "recompute": [int(bool(op.attrs.get("is_recompute"))) for op in ops],
+            "inputs": [texts.all_of(tensor_lines(op)) for op in ops],
+            "outputs": [[self._desc(desc.dtype, "", desc.shape) for desc in op.output_descs] for op in ops],
+            # The only graph needs no name, and calls are not made of others.
+            "graph": [0] * len(ops), "originals": [None] * len(ops),
+        }  # fmt: skip
+
+    def _recorded_figures(self) -> dict[str, list[list[Any]]]:
+        """Return the figures that were recorded of the tensors of calls by position, where nothing was compared.
+
+        Of a large network only of ops that are looked at closely.
+        """
+        if not self.network.is_recorded or self.material.analysis is not None:
+            return {}
+        is_small = len(self.network.ops) <= _MOST_WITH_ATTRIBUTES
+        return {
+            str(at): sound(figures_of_call(op))
+            for at, op in enumerate(self.network.ops)
+            if is_small or op.name in self.material.details
+        }
 
     def _names_in_result(self) -> dict[str, list[Any]]:
         texts, others = self.texts, [self.agreements[key] for key in self.others]
@@ -309,7 +347,10 @@ class _Result:
             return {"wires": None, "map": None, "error_path": []}
         network = self.network
         layout = network.layout()
-        groups = layout.groups
+        groups, classes = layout.groups, self.network.classes
+        names = (
+            f"{group.name} ({classes[group.scopes]})" if group.scopes in classes else group.name for group in groups
+        )
         return {
             "wires": {
                 "producer": [wire.producer for wire in network.wires], "output": [w.output for w in network.wires],
@@ -317,7 +358,7 @@ class _Result:
             },
             "map": {
                 "groups": {
-                    "name": self.texts.all_of(group.name for group in groups),
+                    "name": self.texts.all_of(names),
                     "ops": [group.ops for group in groups],
                     "section": [int(group.is_section) for group in groups],
                 },
@@ -342,7 +383,8 @@ class _Result:
 
     def _counts(self) -> dict[str, Any]:
         analysis = self.material.analysis
-        counts: dict[str, Any] = {"ops": len(self.network.ops) + len(self.others)}
+        in_graph = [op for op in self.network.ops if not self.network.is_recorded or recorded_of(op) is not None]
+        counts: dict[str, Any] = {"ops": len(in_graph) + len(self.others)}
         if analysis is None:
             return counts
         view = analysis.overview
@@ -387,7 +429,7 @@ class _Result:
         attributes: dict[str, dict[str, str]] = {}
         for position, op in enumerate(self.network.ops):
             is_close = op.name in self.material.details
-            if is_close or is_small:
+            if (is_close or is_small) and not self.network.is_recorded:  # of calls the columns have everything
                 attributes[str(position)] = _attributes(op, everything=is_close)
         return attributes
 

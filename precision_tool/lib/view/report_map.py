@@ -10,23 +10,24 @@ time in proportion to the ops and edges.
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isnan
 from typing import NamedTuple
 
 from precision_tool.lib.data.neighbourhood import CONTROL
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.view.report_places import (
+    Place,
+    is_recorded,
+    module_classes,
+    order_of_calls,
+    places_of_calls,
+    places_of_names,
+)
 
-#: The scope that TensorFlow puts the backward pass into.
-_BACKWARD = re.compile(r"gradients(_\d+)?", re.IGNORECASE)
-#: It stands among the first parts of a name; farther down it is a name like others.
-_DEEPEST_BACKWARD = 3
-#: Scopes within each other that are told apart; what lies deeper stands in the last of them.
-_MOST_SCOPES = 12
 #: A group with more children than this is split into sections of consecutive ops.
 MOST_CHILDREN = 96
 _SECTION = 48
@@ -34,52 +35,6 @@ _SECTION = 48
 _SWEEPS = 4
 
 Edge = tuple[int, int]
-
-
-# --- the scopes that ops stand in ---
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The scopes an op stands in, outermost first, and whether it belongs to the backward pass.
-
-    The first scope of a backward op is that of the gradients with the one behind it (`gradients/conv1`); `mirrors` are
-    the scopes of the forward pass that it stands beside.
-    """
-
-    scopes: tuple[str, ...]
-    is_backward: bool = False
-    mirrors: tuple[str, ...] = ()
-
-
-def place_of(name: str) -> Place:
-    """Return the place that a name says."""
-    parts = tuple(part for part in name.split("/") if part)
-    scopes = parts[:-1][:_MOST_SCOPES]
-    for at, part in enumerate(scopes[:_DEEPEST_BACKWARD]):
-        if _BACKWARD.fullmatch(part):
-            rest = scopes[at + 1 :]
-            if not rest:
-                return Place(scopes[:at], is_backward=True)
-            first = "/".join(scopes[: at + 2])
-            mirrors = tuple(scope.removesuffix("_grad") for scope in rest)
-            return Place((first, *rest[1:]), is_backward=True, mirrors=mirrors)
-    return Place(scopes)
-
-
-def _nearest(
-    at: int, places_by_op: Mapping[int, Place], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]
-) -> Place:
-    """Return the place of the nearest op upstream that has one, else downstream, within a few steps."""
-    for neighbours in (producers, readers):
-        here = at
-        for _ in range(8):
-            if not neighbours[here]:
-                break
-            here = neighbours[here][0]
-            if here in places_by_op:
-                return places_by_op[here]
-    return Place(())
 
 
 # --- the network -----------------------------------------------------------------------------------------------------
@@ -99,7 +54,9 @@ class Network:
     """Ops in order of execution and the wires between them; `positions` finds an op of the dump by its name.
 
     `graphs` has the name of the graph of each op, `numbers` the number that lists and `ni '[17]'` have for it, `places`
-    its scopes. Names that several ops have are `repeated`: they do not tell which of these a dump is of.
+    its scopes. Names that several ops have are `repeated`: they do not tell which of these a dump is of. A network of
+    recorded calls `is_recorded`; `classes` are those of its modules by their scopes, and `order` are edges that only
+    the layout has.
     """
 
     ops: Sequence[Op]
@@ -109,9 +66,13 @@ class Network:
     places: Sequence[Place]
     positions: Mapping[str, int]
     repeated: Collection[str] = ()
+    is_recorded: bool = False
+    classes: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    order: Sequence[Edge] = ()
 
     def layout(self) -> Layout:
-        return lay_out(self.places, [(wire.producer, wire.reader) for wire in self.wires])
+        joint = "." if self.is_recorded else "/"
+        return lay_out(self.places, [*((wire.producer, wire.reader) for wire in self.wires), *self.order], joint)
 
 
 def network_of(file: GraphFile) -> Network:
@@ -119,8 +80,11 @@ def network_of(file: GraphFile) -> Network:
     graph_ops = [(graph, op) for graph in file.graphs for op in graph.ops]
     at = {(graph.name, op.name): number for number, (graph, op) in reversed(list(enumerate(graph_ops)))}
     wires = _wires([(graph.name, op) for graph, op in graph_ops], at)
-    # As the compiler numbered them, as far as the edges bear it out.
-    numbers = sorted(range(len(graph_ops)), key=lambda at: _number(graph_ops[at][1], at))
+    recorded = is_recorded(file)
+    # As the compiler numbered them, as far as the edges bear it out. Recorded calls are in the order of time.
+    numbers = [*range(len(graph_ops))]
+    if not recorded:
+        numbers.sort(key=lambda at: _number(graph_ops[at][1], at))
     rank = {old: new for new, old in enumerate(numbers)}
     order = execution_order(len(graph_ops), [(rank[wire.producer], rank[wire.reader]) for wire in wires])
     new = [order[rank[old]] for old in range(len(graph_ops))]
@@ -133,9 +97,30 @@ def network_of(file: GraphFile) -> Network:
     positions = {op.name: position for position, op in enumerate(ops) if names[op.name] == 1}
     repeated = {name for name, count in names.items() if count > 1}
     number_of = {id(op): number for number, group in enumerate(groups_of(file)) for op in group.ops}
-    return Network(
-        ops=ops, graphs=graphs, numbers=[number_of[id(op)] for op in ops], wires=wires,
-        places=_places(file, ops, graphs, wires), positions=positions, repeated=repeated,
+    network = Network(
+        ops=ops, graphs=graphs, numbers=[number_of[id(op)] for op in ops], wires=wires, places=(),
+        positions=positions, repeated=repeated,
+    )  # fmt: skip
+    return _with_places(network, file.graphs[0].name if file.graphs else "", recorded)
+
+
+def _with_places(network: Network, root: str, recorded: bool) -> Network:
+    """Return a network with the places of its ops; `root` is the name of the graph that is not within another."""
+    ops = network.ops
+    producers: list[list[int]] = [[] for _ in ops]
+    readers: list[list[int]] = [[] for _ in ops]
+    for wire in network.wires:
+        if wire.slot != CONTROL:
+            producers[wire.reader].append(wire.producer)
+            readers[wire.producer].append(wire.reader)
+    if not recorded:
+        by_names = zip(places_of_names(ops, producers, readers), network.graphs, strict=True)
+        places = [place if graph == root else Place((graph, *place.scopes)) for place, graph in by_names]
+        return replace(network, places=places)
+    places = places_of_calls(ops, readers)
+    return replace(
+        network, places=places, is_recorded=True, classes=module_classes(ops, places),
+        order=order_of_calls(ops, places, producers),
     )  # fmt: skip
 
 
@@ -162,29 +147,6 @@ def _wires(ops: Sequence[tuple[str, Op]], at: Mapping[tuple[str, str], int]) -> 
             # What a subgraph begins with follows the op that calls it.
             wires += [Wire(reader, CONTROL, start, CONTROL) for start in starts.get(name, ()) if start != reader]
     return wires
-
-
-def _places(file: GraphFile, ops: Sequence[Op], graphs: Sequence[str], wires: Sequence[Wire]) -> list[Place]:
-    """Return the place of each op: by the first op of the script that it does the work of, or its own name.
-
-    What the compiler put in stands with the op that feeds it, or that it feeds.
-    """
-    producers: list[list[int]] = [[] for _ in ops]
-    readers: list[list[int]] = [[] for _ in ops]
-    for wire in wires:
-        if wire.slot != CONTROL:
-            producers[wire.reader].append(wire.producer)
-            readers[wire.producer].append(wire.reader)
-    by_name: dict[int, Place] = {}
-    for at, op in enumerate(ops):
-        names = [name for name in op.original_names or () if name]
-        if names or op.original_names is None or "/" in op.name:
-            by_name[at] = place_of(names[0] if names else op.name)
-    root = file.graphs[0].name if file.graphs else ""
-    places = (by_name.get(at) or _nearest(at, by_name, producers, readers) for at in range(len(ops)))
-    return [
-        place if graph == root else Place((graph, *place.scopes)) for place, graph in zip(places, graphs, strict=True)
-    ]
 
 
 # --- the path of an error ---------------------------------------------------------------------------------------------
@@ -233,13 +195,17 @@ def lowest(values: Sequence[float | None]) -> float | None:
 
 @dataclass(slots=True)
 class Group:
-    """A group of ops. `parent` is -1 for one at the top. A section is a piece of a group that is too large."""
+    """A group of ops in the same scopes. `parent` is -1 for one at the top.
+
+    A section is a piece of a group that is too large, and has no `scopes`.
+    """
 
     name: str
     parent: int
     is_backward: bool = False
     is_section: bool = False
     ops: int = 0
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +256,14 @@ def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
     return position
 
 
-def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
-    """Return the layout of ops in these scopes. The same ops and edges always have the same layout."""
+def lay_out(places: Sequence[Place], edges: Sequence[Edge], joint: str = "/") -> Layout:
+    """Return the layout of ops in these scopes. The same ops and edges always have the same layout.
+
+    A group of nothing but another group is left out; its name stands before that of the other, with `joint` between.
+    """
     is_in_order = all(producer < reader for producer, reader in edges)
     position = [*range(len(places))] if is_in_order else execution_order(len(places), edges)
-    tree = _Tree(places, position)
+    tree = _Tree(places, position, joint)
     local = _local_edges(tree, edges, len(places))
     count = len(places) + len(tree.groups)
     ranks, orders = [0] * count, [0] * count
@@ -320,8 +289,9 @@ def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
 class _Tree:
     """Groups, the parent of each item, and the children of each group in order of execution."""
 
-    def __init__(self, places: Sequence[Place], position: Sequence[int]) -> None:
+    def __init__(self, places: Sequence[Place], position: Sequence[int], joint: str) -> None:
         count = len(places)
+        self._joint = joint
         self.groups: list[Group] = []
         self.parents: list[int] = []
         self.backward = [place.is_backward for place in places]
@@ -352,7 +322,7 @@ class _Tree:
                 scopes = place.scopes[:depth]
                 if scopes not in by_scopes:
                     by_scopes[scopes] = len(self.groups)
-                    self.groups.append(Group(scopes[-1], by_scopes[scopes[:-1]], place.is_backward))
+                    self.groups.append(Group(scopes[-1], by_scopes[scopes[:-1]], place.is_backward, scopes=scopes))
                     members.append(0)
                     self.backward.append(place.is_backward)
                     parent = self.groups[-1].parent
@@ -375,10 +345,10 @@ class _Tree:
                 continue
             name, above = group.name, group.parent
             while above >= 0 and members[above] < 2:  # its name goes on in that of its member
-                name = f"{self.groups[above].name}/{name}"
+                name = f"{self.groups[above].name}{self._joint}{name}"
                 above = self.groups[above].parent
             number[at] = len(groups)
-            groups.append(Group(name, number[group.parent], group.is_backward))
+            groups.append(Group(name, number[group.parent], group.is_backward, scopes=group.scopes))
         self.groups = groups
         self.backward = [*self.backward[:count], *(group.is_backward for group in groups)]
         self.parents = [number[group] for group in self.parents]
@@ -495,7 +465,12 @@ def _rank_backward(items: Sequence[int], local: _Local, ranks: list[int], mirror
     """Rank the backward pass upwards, each item level with the one that it is the gradient of, or higher."""
     siblings = set(items)
     mirror_ranks = {item: ranks[mirrored[item]] for item in items if item in mirrored}
-    lowest = max(mirror_ranks.values(), default=0)
+    # What comes before the first of them, the gradients of a loss, has room below it.
+    lead = dict.fromkeys(items, 0)
+    for item in items:
+        before = [lead[other] + 1 for other in local.producers[item] if other in siblings and other not in mirror_ranks]
+        lead[item] = max(before, default=0)
+    lowest = max((rank + lead[item] for item, rank in mirror_ranks.items()), default=0)
     for item in items:
         highest = min((ranks[other] - 1 for other in local.producers[item] if other in siblings), default=None)
         rank = mirror_ranks.get(item, lowest if highest is None else highest)

@@ -21,8 +21,8 @@ from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph, names_in
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
-from precision_tool.lib.diagnose.passports import find_passports
 from precision_tool.lib.diagnose.pipeline import Diagnosis
+from precision_tool.lib.diagnose.recorded_sides import find_differences
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, read_profile
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
@@ -105,7 +105,7 @@ def _material(
         title = leaf_title(analysis)
         notes += analysis.leaf.notes if analysis.leaf is not None else ()
     file = _file_of(data, analysis, run or blamed, graph, notes)
-    passports = find_passports(data.workspace, npu, golden) if npu and golden else None
+    passports = find_differences(data.workspace, npu, golden) if npu and golden else None
     names = list(dict.fromkeys(map(names_in(file), _ops_with_details(analysis, verdict))))[:MAX_OPS]
     pairs_of = _pairs_at_hand(analysis, file, names) or _pairs_in_data(data, npu, file)
     if analysis is not None and verdict is not None and run is not blamed:

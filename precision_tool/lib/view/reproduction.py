@@ -34,6 +34,7 @@ from precision_tool.lib.ops.base import Input, NotComputedError, Output
 from precision_tool.lib.version import __version__
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import sound
+from precision_tool.lib.view.repro_script import run_script
 from precision_tool.lib.view.verdict_messages import reason_words
 
 #: To be raised when a key of op.json changes its meaning or goes.
@@ -51,6 +52,8 @@ _STORED = {
 #: Significant characters of an attribute.
 _VALUE = 4000
 
+#: The script that makes a recorded call again.
+RUN_SCRIPT = "run.py"
 #: The files of an output beside the NPU's own, by their keys in op.json.
 _OUTPUT_FILES = ("benchmark", "float64", "rounding", "beyond", "undecided", "stages", "stages_rounding")
 
@@ -87,6 +90,8 @@ class Repro:
 
     op: Op
     judged: OpResult
+    #: Of a recorded call that of its framework.
+    framework: str = ""
     inputs: Mapping[int, Input] = field(default_factory=dict)
     missing: Mapping[int, Message] = field(default_factory=dict)
     elsewhere: Mapping[int, str] = field(default_factory=dict)
@@ -161,7 +166,8 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
         other = None if golden is None else golden.input.array
         npu_outputs.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
     repro = Repro(
-        op=op, judged=judged, inputs=op_inputs.inputs, missing=op_inputs.missing, elsewhere=op_inputs.elsewhere,
+        op=op, judged=judged, framework=run.file.framework, inputs=op_inputs.inputs, missing=op_inputs.missing,
+        elsewhere=op_inputs.elsewhere,
         outputs=npu_outputs, reason=judged.reason,
     )  # fmt: skip
     return repro if judged.formula is None else _recomputed(repro, judged.formula)
@@ -296,10 +302,14 @@ def _write(folder: str, repro: Repro) -> None:
         "state": str(repro.judged.state), "slack": repro.slack, "doubt": DOUBT, "inputs": inputs,
         "inputs_missing": {str(k): reason_words(v) for k, v in repro.missing.items()}, "outputs": outputs,
     }  # fmt: skip
+    script = run_script(op, repro.framework, repro.inputs.keys())
+    if op.is_recorded:
+        document |= {"module": op.module, "source": op.source, "framework": repro.framework}
     texts = {
+        **({RUN_SCRIPT: script} if script else {}),
         "op.json": json.dumps(sound(document), indent=1, ensure_ascii=False) + "\n",
         "check.py": _asset("repro_check.py.txt"),
-        "README.md": _readme(sound(document)),
+        "README.md": _readme(sound(document), has_script=bool(script)),
     }
     for name, text in texts.items():
         with open(posixpath.join(folder, name), "w", encoding="utf-8") as file:
@@ -322,7 +332,7 @@ def _asset(name: str) -> str:
     return (files("precision_tool.lib.view.assets") / name).read_text(encoding="utf-8")
 
 
-def _readme(document: Mapping[str, Any]) -> str:
+def _readme(document: Mapping[str, Any], *, has_script: bool) -> str:
     """Return what the files are, in the language in use."""
     op, kind = (str(document[name]).replace("`", "'")[:400] for name in ("op", "type"))
     outputs = document["outputs"]
@@ -333,6 +343,7 @@ def _readme(document: Mapping[str, Any]) -> str:
         Message("repro.npu"),
         *(Message(f"repro.file.{name}") for name in files_of_outputs),
         Message("repro.check", recomputed="float64" in files_of_outputs),
+        *[Message("repro.run")] * has_script,
         Message("repro.arrays", slack=document["slack"] or None),
     ]
     title, origin = Message("repro.title", type=kind), Message("repro.origin", op=op, tool=document["tool"])

@@ -11,8 +11,8 @@ import numpy as np
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
-from precision_tool.lib.diagnose.study_leaves import spans
 from precision_tool.lib.diagnose.study_table import HeatMap
+from precision_tool.lib.model.wording import spans
 from precision_tool.lib.version import __version__
 from precision_tool.lib.view.packed_columns import both, sound
 from precision_tool.lib.view.report_document import SCHEMA, steps_document

@@ -19,12 +19,12 @@ from precision_tool.lib.diagnose.replica_votes import Departure, Role
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import UNDECIDED, Culprit, Ground, Reach, is_from_others
 from precision_tool.lib.diagnose.study_journal import LeafState
-from precision_tool.lib.diagnose.study_leaves import spans
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, StatisticsFound, Suspicion
 from precision_tool.lib.diagnose.study_table import HeatMap
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText
 from precision_tool.lib.messages import Message, render, text
+from precision_tool.lib.model.wording import spans
 from precision_tool.lib.view.tables import Box, Prose
 from precision_tool.lib.view.text import (
     LabelledLines,

@@ -174,7 +174,8 @@ def label(name: str) -> str:
 
 def leaf_words(leaf: DumpLeaf, separator: str = "  ") -> str:
     """Return device, model and step of a leaf, as far as its path has them: `device 0  model  step 0`."""
-    device = text("screen.view.compare.device", device=leaf.device) if leaf.device else ""
+    kind = "rank" if leaf.graph else "device"
+    device = text(f"screen.view.compare.{kind}", device=leaf.device) if leaf.device else ""
     step = text("screen.view.compare.step", step=leaf.step) if leaf.step else ""
     return separator.join(filter(None, (device, leaf.model_name, step)))
 

@@ -175,10 +175,16 @@ def evidence(suspect: Suspect) -> tuple[Message, ...]:
 
 def _evidence(suspect: Suspect) -> Iterator[Message]:
     fact = suspect.fact
-    if fact("own_error") is not None:
+    if fact("arguments") is not None:
+        yield Message("verdict.why.arguments", arguments=tuple(map(_argument, fact("arguments"))))
+    if suspect.cause is Cause.ARGUMENTS:
+        if fact("distance") is not None:
+            yield Message("verdict.why.errors", distance=fact("distance"), inputs=fact("fed"))
+    elif fact("own_error") is not None:
         yield Message(
             "verdict.why.recomputed", error=fact("own_error"), rounding=fact("rounding"),
-            formula=tuple(map(str, fact("recomputed_as") or ())), producers=bool(fact("inputs_not_dumped")),
+            formula=tuple(dict.fromkeys(map(str, fact("recomputed_as") or ()))),
+            producers=bool(fact("inputs_not_dumped")),
         )  # fmt: skip
         yield Message(
             "verdict.why.elements", wrong=fact("wrong_elements"), elements=fact("elements"), output=fact("output"),
@@ -235,6 +241,11 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
     yield from _of_other_runs(suspect)
     if fact("status") is not None:
         yield Message("verdict.why.status", status=fact("status"), file=posixpath.basename(str(fact("status_file"))))
+
+
+def _argument(values: Sequence[str]) -> Message:
+    name, npu, benchmark = values
+    return Message("check.sides.argument", name=name, npu=npu, benchmark=benchmark)
 
 
 def _of_other_runs(suspect: Suspect) -> Iterator[Message]:
@@ -343,7 +354,8 @@ def plan_step(step: Step | StepText) -> StepText:
         return step
     why = Message(f"step.{step.do}", number=step.number)
     if step.code:
-        return StepText(why=why, line=_lines(step), file=Message(_FILES.get(step.do, "step.file.call")))
+        place = f"step.file.{step.where}" if step.where else _FILES.get(step.do, "step.file.call")
+        return StepText(why=why, line=_lines(step), file=Message(place, place=step.place))
     return StepText(why=why, line=shlex.join(step.command))
 
 

@@ -183,6 +183,10 @@ def _head(first: Suspect, verdict: Verdict) -> Text:
 
 def _rows(first: Suspect, verdict: Verdict) -> list[Line]:
     rows: list[Line] = []
+    if first.module:
+        rows.append((Message("verdict.label.module"), plain(first.module)))
+    if first.source:
+        rows.append((Message("verdict.label.source"), plain(first.source)))
     if first.pass_name:
         rows.append((Message("verdict.label.pass"), plain(marked_pass(first.pass_name))))
     rows += labelled(Message("verdict.label.why"), map(shown, messages.evidence(first)))

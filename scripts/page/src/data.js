@@ -29,9 +29,12 @@ export function number(value) {
   return typeof value === 'string' ? NUMBERS[value] ?? null : value ?? null;
 }
 
-const TEXT_COLUMNS = ['name', 'type', 'graph', 'kernel', 'state', 'reason', 'how', 'status', 'dtype'];
+/** Columns that graphs of recorded calls alone have. */
+const OF_CALLS = ['label', 'module', 'source', 'arguments', 'placeholder', 'recompute'];
+const TEXT_COLUMNS = ['name', 'type', 'graph', 'kernel', 'state', 'reason', 'how', 'status', 'dtype', 'label', 'module',
+  'source'];
 const TENSOR_TEXTS = ['slot', 'worst_at'];
-const NOT_NUMBERS = new Set(['op', 'agree', 'agree_in', 'pass', 'originals', 'inputs', 'outputs']);
+const NOT_NUMBERS = new Set(['op', 'agree', 'agree_in', 'pass', 'originals', 'inputs', 'outputs', 'arguments']);
 
 const NO_PLACES = '@'.charCodeAt(0);
 const [ZERO, NONE] = [0x2800, 0xE000];
@@ -79,8 +82,9 @@ export class Result {
   constructor(raw) {
     Object.assign(this, raw);
     this.count = raw.ops.name.length;
+    for (const name of OF_CALLS) this.ops[name] ??= [];
     prepareColumns(this.ops, raw.texts, TEXT_COLUMNS, this.count);
-    for (const name of ['pass', 'originals', 'inputs', 'outputs']) {
+    for (const name of ['pass', 'originals', 'inputs', 'outputs', 'arguments']) {
       this.ops[name] = this.ops[name].map((list) => list && list.map((at) => raw.texts[at]));
     }
     for (const op of Object.keys(this.overflowed)) if (this.ops.state[op] === 'right') this.ops.state[op] = 'beyond';
@@ -127,14 +131,14 @@ export class Result {
     return this.ops.agree[op] === false || this.ops.state[op] === 'wrong' || this.suspects.has(op);
   }
 
-  /** Ops that have a word in their name, type, pass or the names of their original ops. */
+  /** Ops that have a word in their name, type, pass, the names of their original ops, module or source line. */
   search(word) {
     const wanted = word.trim().toLowerCase();
     if (!wanted) return [];
     if (!this.searchable) {
-      const { name, type, pass, originals } = this.ops;
-      this.searchable = name.map((one, op) => [one, type[op], ...(pass[op] ?? []), ...(originals[op] ?? [])]
-        .join('\n').toLowerCase());
+      const { name, type, pass, originals, module, source } = this.ops;
+      this.searchable = name.map((one, op) => [one, type[op], ...(pass[op] ?? []), ...(originals[op] ?? []), module[op],
+        source[op]].join('\n').toLowerCase());
     }
     const found = [];
     for (let op = 0; op < this.count; op += 1) if (this.searchable[op].includes(wanted)) found.push(op);

@@ -76,7 +76,8 @@ function drop(name) {
 function search(word) {
   state.search = word;
   state.found = state.result.search(word);
-  state.at = -1;
+  // The op of this very name is shown first.
+  state.at = Math.max(-1, state.found.indexOf(state.result.byName.get(word.trim())) - 1);
   filterTables();
   parts.map?.setFound(word.trim() ? state.found : []);
   refresh();
@@ -180,7 +181,8 @@ function legendView() {
   return html`<ul class="legend" aria-label=${t('map.legend')}>
     ${kinds ? kinds.map((name, at) => swatch(palette.kinds[Math.min(at, KINDS - 1)], name, 0))
     : legend(state.mode).map((text, at) => swatch(palette.levels[at], text, at))}
-    ${swatch(palette.grey, t('map.not_compared'), 0)}${swatch(palette.grey, t('map.not_dumped'), 0, 'is-hatched')}
+    ${swatch(palette.grey, t('map.not_compared'), 0)}${swatch(palette.grey, t('map.not_dumped'), 0, 'is-hatched')}${
+      state.result.ops.placeholder.some(Boolean) ? swatch(palette.paper, t('map.placeholder'), 0) : nothing}
     <li><b class="mark">★</b>${t('verdict.culprit')}</li><li><b class="bad">✖</b>${t('map.error')}</li><li><b class="bad">→</b>${t('map.path')}</li></ul>`;
 }
 

@@ -1,7 +1,7 @@
 // All about one op.
 import { html, nothing, svg } from 'lit-html';
 import { commandLine, opLink } from './verdict.js';
-import { bits, cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
+import { bits, cosine, count, figure, local, percent, shownAs, t, textOr, typeOf } from './words.js';
 
 const quoted = (name) => (/\s/.test(name) ? `"${name}"` : name);
 
@@ -121,13 +121,25 @@ function judged(result, op) {
     ratio('op.beyond', ops.beyond[op])}</dl></section>`;
 }
 
+/** A name that breaks into lines behind its points. */
+const breakable = (name) => (name.length > 400 ? name : name.split(/(?<=[./])/).map((part) => html`${part}<wbr>`));
+
+/** What was recorded of an op's tensors, where nothing was compared. */
+function recorded(list) {
+  const column = (key) => html`<th>${t(key)}</th>`;
+  return html`<table class="small figures"><caption>${t('op.recorded')}</caption><thead><tr>${
+    ['figure.min', 'figure.max', 'figure.mean', 'op.norm'].map(column)}</tr></thead><tbody>${
+    list.map(([slot, ...figures]) => html`<tr><th scope="rowgroup" colspan="4"><bdi>${slot}</bdi></th></tr><tr>${
+      figures.map((value) => html`<td>${figure(num(value), 4)}</td>`)}</tr>`)}</tbody></table>`;
+}
+
 const MOST_LINKS = 24;
 
 function links(result, list, key, show) {
   if (!list.length) return nothing;
   const { ops } = result;
   return html`<section><h4>${t(key)} (${count(list.length)})</h4><ul class="links">${list.slice(0, MOST_LINKS).map((one) => html`<li><button
-    class="link" @click=${() => show(one.op)}><bdi>${ops.name[one.op]}</bdi></button> <small>${ops.type[one.op]}${
+    class="link" @click=${() => show(one.op)}><bdi>${ops.name[one.op]}</bdi></button> <small>${typeOf(ops, one.op)}${
     one.slot < 0 ? ` · ${t('op.control')}` : ` · ${t('op.wire', { output: one.output, slot: one.slot })}`}${
     ops.agree[one.op] === false ? ' ✖' : ''}</small></li>`)}${list.length > MOST_LINKS ? html`<li class="soft">${
     t('more', { count: list.length - MOST_LINKS })}</li>` : nothing}</ul></section>`;
@@ -154,23 +166,27 @@ export function opView(result, op, { show, close, locate }) {
   const command = `ni ${quoted(name)}`;
   const repro = `repro ${quoted(name)}`;
   return html`<div class="op" role="region" aria-label=${t('op.title')}>
-    <header><h3><bdi>${name}</bdi></h3><div class="op-tools">${op < result.inGraph ? html`<button @click=${
+    <header><h3><bdi>${breakable(name)}</bdi></h3><div class="op-tools">${op < result.inGraph ? html`<button @click=${
       () => locate(op)}>${t('op.locate')}</button>` : nothing}<button class="close" aria-label=${t('close')} @click=${close}>✕</button></div></header>
-    <p class="badges"><span class="badge">${ops.type[op]}</span>${op === result.culprit ? html`<span class="badge is-bad">★ ${
+    <p class="badges"><span class="badge">${typeOf(ops, op)}</span>${
+      ops.recompute[op] ? html`<span class="badge">${t('op.recompute')}</span>` : nothing}${op === result.culprit ? html`<span class="badge is-bad">★ ${
       t('verdict.culprit')}</span>` : nothing}${ops.agree[op] === false ? html`<span class="badge is-bad">✖ ${t('op.below')}</span>`
-    : ops.agree[op] === true ? html`<span class="badge is-good">✓ ${t('op.agrees')}</span>` : html`<span class="badge">${
-      ops.status[op] === 'no_npu_dump' ? t('op.not_dumped') : t('op.not_compared')}</span>`}</p>
+    : ops.agree[op] === true ? html`<span class="badge is-good">✓ ${t('op.agrees')}</span>` : ops.placeholder[op] ? nothing
+      : html`<span class="badge">${ops.status[op] === 'no_npu_dump' ? t('op.not_dumped') : t('op.not_compared')}</span>`}</p>
+    ${ops.placeholder[op] ? html`<p class="soft">${t(`placeholder.about.${ops.type[op]}`)}</p>` : nothing}
     ${judged(result, op)}
-    <dl class="facts">${fact('op.id', ops.id[op])}${fact('pass', ops.pass[op])}${fact('op.originals', ops.originals[op])}${
+    <dl class="facts">${fact('op.module', ops.module[op])}${fact('op.source', ops.source[op])}${
+      fact('op.arguments', ops.arguments[op])}${fact('op.id', ops.id[op])}${fact('pass', ops.pass[op])}${fact('op.originals', ops.originals[op])}${
       fact('op.outputs', ops.outputs[op])}${fact('op.inputs', ops.inputs[op])}${fact('op.kernel', ops.kernel[op])}${
       fact('op.stream', ops.stream[op])}${fact('op.graph', ops.graph[op])}${
       ops.headroom[op] === null ? nothing : fact('op.headroom', bits(ops.headroom[op]))}</dl>
-    <section><h4>${t('op.tensors')}</h4>${slots.length ? slots.map((slot) => tensor(result, rows.get(slot) ?? -1,
-      details.find((one) => one.slot === slot), op)) : html`<p class="soft">${t('op.no_tensors')}</p>`}</section>
+    ${ops.placeholder[op] ? nothing : html`<section><h4>${t('op.tensors')}</h4>${slots.length ? slots.map((slot) => tensor(result, rows.get(slot) ?? -1,
+      details.find((one) => one.slot === slot), op)) : result.recorded[op]?.length ? recorded(result.recorded[op])
+      : html`<p class="soft">${t(result.compared ? 'op.no_tensors' : 'op.no_values')}</p>`}</section>`}
     ${links(result, result.fed[op], 'op.fed_by', show)}
     ${links(result, result.feeds[op], 'op.feeds', show)}
     ${attributes(result, op)}
-    <section><h4>${t('op.commands')}</h4>${commandLine(command)}${commandLine(repro)}</section>
+    <section><h4>${t('op.commands')}</h4>${commandLine(command)}${ops.placeholder[op] ? nothing : commandLine(repro)}</section>
   </div>`;
 }
 

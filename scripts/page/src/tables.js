@@ -1,6 +1,6 @@
 // The columns of the two tables.
 import { GridTable } from './table.js';
-import { bits, cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
+import { bits, cosine, count, figure, local, percent, shownAs, statusOf, t, textOr, typeOf } from './words.js';
 
 const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
 
@@ -11,7 +11,8 @@ function opColumns(result) {
   return [
     { ...number('order', (op) => ops.id[op], (id) => id ?? '–'), wide: 72, example: '=7' },
     { key: 'name', value: (op) => ops.name[op], wide: 340 },
-    { key: 'type', value: (op) => ops.type[op] },
+    { key: 'type', value: (op) => typeOf(ops, op) },
+    ...['module', 'source'].filter((key) => ops[key].some(Boolean)).map((key) => ({ key, value: (op) => ops[key][op], wide: 200 })),
     { key: 'state', value: (op) => ops.state[op], show: state, wide: 230, mark: (op) => (['wrong', 'beyond'].includes(ops.state[op]) ? 'is-bad' : '') },
     number('own', (op) => ops.own[op], percent),
     number('rounding', (op) => ops.rounding[op], percent),
@@ -23,8 +24,7 @@ function opColumns(result) {
     number('headroom', (op) => ops.headroom[op], (value) => (value === null ? '–' : bits(value))),
     { key: 'dtype', value: (op) => ops.dtype[op] },
     { key: 'pass', value: (op) => (ops.pass[op] ?? []).join(' '), wide: 220 },
-    { key: 'status', value: (op) => ops.status[op], show: (one) => textOr(`status.${one}`, one || '–'),
-      wide: 200 },
+    { key: 'status', value: (op) => ops.status[op], show: (one) => (one ? statusOf(result, one) : '–'), wide: 200 },
     { key: 'originals', value: (op) => (ops.originals[op] ?? []).join(' '), wide: 300 },
   ];
 }

@@ -2,7 +2,7 @@
 import { html, nothing } from 'lit-html';
 import { copy } from './csv.js';
 import { profileView } from './profile.js';
-import { count, figure, local, t, textOr } from './words.js';
+import { count, figure, local, statusOf, t, textOr } from './words.js';
 
 /** A button that copies a line, and says so. */
 export function copyButton(line) {
@@ -38,7 +38,8 @@ function blame(result, show) {
       verdict.run ? html` <small>${t('verdict.of_run', { run: verdict.run })}</small>` : nothing}</h2>
     <p class="cause"><strong>${local(first.cause_text)}</strong>${t('colon')}${local(first.sentence)}</p>
     <dl>
-      ${first.pass ? html`<dt>${t('pass')}</dt><dd><bdi>${first.pass}</bdi></dd>` : nothing}
+      ${[['pass', first.pass], ['op.module', first.module], ['op.source', first.source]].map(([key, of]) => (of
+    ? html`<dt>${t(key)}</dt><dd><bdi>${of}</bdi></dd>` : nothing))}
       ${first.why.length ? html`<dt>${t('verdict.why')}</dt><dd>${first.why.map((one) => html`<p>${local(one)}</p>`)}</dd>`
     : nothing}
       ${first.also.length ? html`<dt>${t('verdict.also')}</dt><dd>${first.also.map((name, at) => html`${
@@ -124,7 +125,7 @@ function notCompared(result) {
   const line = (text, number) => html`<li><bdi>${text}</bdi>${number === undefined ? nothing : html`${t('colon')}${count(number)}`}</li>`;
   return html`<section class="gaps">
     ${result.part ? html`<p class="note">${local(result.part)}</p>` : nothing}
-    ${list.length ? html`<h3>${t('gaps.not_compared')}</h3><ul>${list.map(([status, number]) => line(textOr(`status.${status}`, status), number))}</ul>` : nothing}
+    ${list.length ? html`<h3>${t('gaps.not_compared')}</h3><ul>${list.map(([status, number]) => line(statusOf(result, status), number))}</ul>` : nothing}
     ${reasons.length ? html`<h3>${t('gaps.not_recomputed')}</h3><ul>${reasons.map(([reason, number]) => line(local(reason), number))}</ul>` : nothing}
     ${gaps.length || result.notes.length ? html`<h3>${t('gaps.notes')}</h3><ul>${[...gaps, ...result.notes].map((one) => line(local(one)))}</ul>` : nothing}
   </section>`;

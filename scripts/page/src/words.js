@@ -31,6 +31,12 @@ export const t = (key, fields = {}) => (has(key) ? fill(TEXTS[language][key], fi
 /** The text of a key, or another one where there is none. */
 export const textOr = (key, other) => (has(key) ? t(key) : other);
 
+/** The type of an op; of one that stands for a tensor of recorded calls what that is. */
+export const typeOf = (ops, op) => (ops.placeholder[op] ? textOr(`placeholder.${ops.type[op]}`, ops.type[op]) : ops.type[op]);
+
+/** Why something was not compared; of recorded calls other things are behind it. */
+export const statusOf = (result, status) => textOr(`status.recorded.${result.is_recorded ? status : ''}`, textOr(`status.${status}`, status));
+
 /** A text of the data: names as they are, messages of the tool in the language in use. */
 export const local = (text) => (typeof text === 'string' ? text : text?.[language] ?? '');
 

@@ -37,7 +37,7 @@ from precision_tool.lib.data import graph_cache as cache
 from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_run, find_status_files, parse_status_name
 from precision_tool.lib.data.graph_catalog import RunFolder, find_run_graphs
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.kinds import PYTORCH
+from precision_tool.lib.data.kinds import LISTED, PYTORCH
 from precision_tool.lib.data.msprobe_tree import is_tensor_name
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.pair_selection import parse_ids, parse_range
@@ -45,7 +45,7 @@ from precision_tool.lib.data.settings import check_dump_step, read_settings_file
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.passports import compare_passports, parse_passport, read_passport
 from precision_tool.lib.io.cache import OddCacheError
-from precision_tool.lib.io.files import read_small_json, signature_of
+from precision_tool.lib.io.files import open_file, read_small_json, signature_of
 from precision_tool.lib.io.fusion_passes import parse_switches, read_fusion_result, read_switches, render
 from precision_tool.lib.io.ge_graph import is_json, load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text
@@ -56,6 +56,7 @@ from precision_tool.lib.io.om_file import read_om_header
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.proto_text import not_utf8_notes, parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.safetensors_file import read_safetensor, read_safetensors_file
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
 from precision_tool.lib.io.torch_file import read_torch
@@ -64,6 +65,7 @@ from precision_tool.lib.messages import render as render_message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.msprobe import UnreadCall
+from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.training.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.training.saving import load_feed, read_feeds
 from precision_tool.lib.training.switches import _check_switch_file, parse_action
@@ -155,6 +157,20 @@ def _torch(path: str) -> Reasons:
                 raise WrongAnswerError("not all of the bytes")
         figures_of(tensor)
     return ()
+
+
+def _safetensors(path: str) -> Reasons:
+    """As `pt FILE.safetensors`: every byte that a tensor claims is in its file, and is found by its name."""
+    with open_file(path) as file:
+        dump = read_safetensors_file(file)
+    for tensor in dump.outputs:
+        if isinstance(tensor, Tensor):
+            if tensor.offset + tensor.nbytes > Path(path).stat().st_size:
+                raise WrongAnswerError("not all of the bytes")
+            if read_safetensor(path, tensor.dataset) != tensor:
+                raise WrongAnswerError("another tensor by its name")
+            figures_of(tensor)
+    return [reason for _, reason in dump.bad_slots]
 
 
 def _torch_input(rng: Random) -> bytes:
@@ -358,6 +374,17 @@ def _mapping(path: str) -> Reasons:
             yield reason
 
 
+def _tensor_table(path: str) -> Reasons:
+    folder = os.path.dirname(path)
+    benchmark = LISTED.find(folder)
+    for file in benchmark.files.values():
+        if os.path.commonpath([folder, os.path.abspath(file.path)]) != folder:
+            raise WrongAnswerError("a file of another folder")
+        with suppress(PrecisionToolError):
+            LISTED.read(file)
+    return [*benchmark.notes, *(reason for _, reason in benchmark.ignored)]
+
+
 def _result(path: str) -> Reasons:
     cosines = read_output_figures(path).cosines
     rows = read_result(path)
@@ -498,6 +525,9 @@ READERS: dict[str, Reader] = {
     "torch": Reader(
         read=_torch, files=seeds.torches, mutations=(*CLAIMS * 2, *BINARY), make=_torch_input, file_name="input.pt"
     ),
+    "safetensors": Reader(
+        read=_safetensors, files=seeds.safetensors, mutations=(*CLAIMS, *BINARY, *TEXT), file_name="input.safetensors"
+    ),
     "msprobe": Reader(read=_msprobe, files=seeds.msprobes, mutations=TEXT, documents=True, file_name="dump.json"),
     "any_dump": Reader(read=_any_dump, files=_mixed, mutations=BINARY),
     "h5": Reader(read=_h5, files=seeds.h5s, mutations=(*CLAIMS * 8, *BINARY), file_name="input.h5"),
@@ -517,6 +547,7 @@ READERS: dict[str, Reader] = {
     "bisection": Reader(
         read=_bisection, files=seeds.bisections, mutations=TEXT, documents=True, file_name="state.json"
     ),
+    "tensor_table": Reader(read=_tensor_table, files=seeds.tensor_tables, mutations=CSV, file_name="tensors.csv"),
     "mapping": Reader(read=_mapping, files=seeds.mappings, mutations=CSV, file_name="mapping.csv"),
     "result": Reader(read=_result, files=seeds.results, mutations=CSV),
     "noise": Reader(read=_noise, files=seeds.noises, mutations=CSV),

@@ -20,6 +20,7 @@ from builders import graph_op, out_tensor, text_graph, write_dump
 from h5_files import GPU, add_tensor
 from msprobe_files import dump_text, forward, literal, tensor
 from om_files import model_def, om_bytes
+from safetensors_files import entry, safetensors_bytes, with_header
 from torch_files import torch_bytes, torch_entries
 
 from fuzzing.structures import MessageSeed, parsed
@@ -181,6 +182,18 @@ def torches(folder: Path) -> list[bytes]:
         torch.archive(torch_entries(plain, base.astype(">f4").tobytes(), b"big")),
         torch.archive_64(torch_entries(plain, data)),
     ]  # fmt: skip
+
+
+def safetensors(folder: Path) -> list[bytes]:
+    """`.safetensors` files: types, empty tensors, scalars, metadata, entries in another order than their bytes."""
+    del folder
+    header = {"b": entry("F32", [2], 3, 11), "a": entry("I8", [3], 0, 3), "none": entry("BF16", [0, 7], 11, 11)}
+    return [
+        safetensors_bytes({"a": _values(2, 3), "b": _values(4, dtype=ml_dtypes.bfloat16), "s": np.array(True)}),
+        safetensors_bytes({"x.weight": _values(3, dtype=ml_dtypes.float8_e4m3fn)}, {"format": "pt"}),
+        safetensors_bytes({"c": _values(2, dtype=np.complex64), "l": _values(2, 2, dtype=np.int64)}),
+        with_header(header, bytes(range(11))),
+    ]
 
 
 def msprobes(folder: Path) -> list[bytes]:
@@ -364,6 +377,16 @@ def mappings(folder: Path) -> list[bytes]:
     """Real names of files that are bare numbers."""
     del folder
     return [b'1,Add.op.1.2.1772443800000000\n2.csv,"Mul.a,b.3.4.1772443800000001.csv"\n3,odd\n']
+
+
+def tensor_tables(folder: Path) -> list[bytes]:
+    """Tables of a benchmark's tensors, with files of each format and what should be left out."""
+    np.save(folder / "x.npy", _values(3))
+    (folder / "x.safetensors").write_bytes(safetensors_bytes({"a": _values(2), "b": _values(2)}))
+    return [
+        b"op,output,file,key\nnet/a,0,x.npy,\nnet/b,1,x.safetensors,a\nc,,x.safetensors,\nd,0,../x,\n",
+        b'file,op\n"x.npy","a,b"\nnowhere.pt,c\n',
+    ]
 
 
 def results(folder: Path) -> list[bytes]:

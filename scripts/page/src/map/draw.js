@@ -1,7 +1,7 @@
 // The map on a canvas. What is too small to be seen is drawn as the group that it is in; what is outside, not at all.
-import { bits, figure, percent } from '../words.js';
+import { bits, figure, percent, typeOf } from '../words.js';
 import { HEADER, OPEN } from './tree.js';
-import { NOT_COMPARED, NOT_DUMPED } from './shades.js';
+import { NOT_COMPARED, NOT_DUMPED, PLACEHOLDER } from './shades.js';
 
 const FONT = '"Segoe UI", system-ui, -apple-system, "Noto Sans", "Noto Sans CJK SC", sans-serif';
 /** Pixels below which a group is drawn as one box. */
@@ -129,6 +129,7 @@ export class Painter {
 
   colour(level) {
     const { palette, shades } = this.scene;
+    if (level === PLACEHOLDER) return palette.paper;
     if (level < 0) return palette.grey;
     return shades.kinds ? palette.kinds[level] : palette.levels[level];
   }
@@ -194,12 +195,17 @@ export class Painter {
     const short = isGroup ? `▸ ${name}` : mark + this.shortName(item);
     c.fillText(this.fit(short, tree.w[item] - 16, c.font), tree.x[item] + 8, tree.y[item] + 13);
     c.font = `11px ${FONT}`;
-    const below = isGroup ? this.groupLine(item) : result.ops.type[item] + this.valueLine(item);
-    c.fillText(this.fit(below, tree.w[item] - 16, c.font), tree.x[item] + 8, tree.y[item] + 28);
+    // The figure stays whole, however long the type is.
+    const value = isGroup ? '' : this.valueLine(item);
+    const below = isGroup ? this.groupLine(item) : typeOf(result.ops, item);
+    const room = tree.w[item] - 16 - (value ? c.measureText(value).width : 0);
+    c.fillText(this.fit(below, room, c.font) + value, tree.x[item] + 8, tree.y[item] + 28);
   }
 
-  /** Of a fused op the last parts of the names of what it was made of. */
+  /** Of a fused op the last parts of the names of what it was made of, of a recorded call its own. */
   shortName(op) {
+    const label = this.scene.result.ops.label[op];
+    if (label) return label;
     const originals = this.scene.result.ops.originals[op] ?? [];
     const names = originals.length > 1 ? originals : [this.scene.result.ops.name[op]];
     return names.map((name) => name.split('/').filter(Boolean).slice(-1)[0] ?? name).join('+');
@@ -317,7 +323,7 @@ function luminance(colour) {
 
 /** The level of each item, of a group the worst of its ops, and how many ops of each item are errors. */
 export function levelsOf(tree, shades, result) {
-  const levels = new Int8Array(tree.total).fill(NOT_DUMPED);
+  const levels = new Int8Array(tree.total).fill(PLACEHOLDER);
   const wrong = new Int32Array(tree.total);
   const isKind = Boolean(shades.kinds);
   const counts = isKind ? Array.from({ length: tree.total - tree.ops }, () => new Map()) : null;

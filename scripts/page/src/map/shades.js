@@ -11,6 +11,8 @@ const LEVELS = {
 export const MODES = ['own', 'cosine', 'beyond', 'headroom', 'dtype', 'pass'];
 export const NOT_COMPARED = -1;
 export const NOT_DUMPED = -2;
+/** An op that stands for a tensor which no recorded call put out: a parameter, an input, a view. */
+export const PLACEHOLDER = -3;
 export const KINDS = 8;
 
 /** Colours of the levels, and of kinds: told apart by people who do not see all colours (Paul Tol's schemes). */
@@ -66,7 +68,7 @@ export function shadesOf(result, mode) {
   const levels = new Int8Array(result.count);
   for (let op = 0; op < result.count; op += 1) {
     const found = level(of[op], mode);
-    levels[op] = found === NOT_COMPARED ? absent(op) : found;
+    levels[op] = ops.placeholder[op] ? PLACEHOLDER : found === NOT_COMPARED ? absent(op) : found;
   }
   return { mode, levels, kinds: null };
 }

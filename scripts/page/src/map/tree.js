@@ -52,7 +52,8 @@ export class Tree {
     const name = this.groups[item - this.ops];
     if (!this.isSection[item - this.ops]) return name;
     const children = this.childrenOf(item); // a piece of a large group: what it begins and ends with
-    const end = (one) => this.nameOf(one).split(': ').slice(-1)[0].split(' … ')[0];
+    const label = (one) => this.result.ops.label[one]?.split(' · ').slice(-1)[0]; // of an input its call
+    const end = (one) => (label(one) || this.nameOf(one)).split(': ').slice(-1)[0].split(' … ')[0];
     return `${name}: ${end(children[0])} … ${end(children[children.length - 1])}`;
   }
 
