@@ -181,7 +181,7 @@ class FiguresVerdict:
             return Message("figures.first_difference", call=self.suspects[0].name)
         if self.reason is not None and not self.judged:
             return self.reason
-        return Message("figures.nothing", judged=self.judged, compared=self.compared, calls=self.calls)
+        return Message("figures.nothing", judged=self.judged, compared=self.compared or None, calls=self.calls)
 
     def config(self) -> dict[str, Any] | None:
         """Return a `config.json` of msprobe that collects the tensors that decide; None where nobody is suspected.
