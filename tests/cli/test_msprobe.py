@@ -156,6 +156,29 @@ def test_an_overflowing_gradient_lowers_the_loss_scale() -> None:
     assert "loss_scale" in str(plan(gradient, (gradient,), True, framework="pytorch")[0].do)
 
 
+def test_mindspore_has_its_own_advice(tmp_path: Path) -> None:
+    dump_network(tmp_path / "npu" / "step0" / "rank0", "float16", wrong=True, framework="mindspore")
+    run = tool("--data", ".", "ac", "--json", cwd=tmp_path)
+    verdict = run.json["verdict"]
+    assert (verdict["culprit"], verdict["module"]) == (CULPRIT, MODULE)
+    lines = "\n".join(commands(verdict))
+    assert "to_float(mindspore.float32)" in lines
+    assert "torch" not in lines
+    tool("--data", ".", "repro", CULPRIT, "out", cwd=tmp_path)
+    script = (tmp_path / "out" / "run.py").read_text()
+    compile(script, "run.py", "exec")
+    assert "mindspore.ops.gelu(input_0)" in script
+
+
+def test_overflow_advises_lines_of_pytorch(tmp_path: Path) -> None:
+    with np.errstate(all="ignore"):
+        dump_network(tmp_path / "npu" / "step0" / "rank0", "float16", gain=6e4)
+    advice = tool("--data", ".", "overflow", "--json", cwd=tmp_path).json["advice"]
+    lines = [line for item in advice for line in item["lines"]]
+    assert any("torch.autocast" in line for line in lines)
+    assert not any("keep_dtype" in line or "npu_bridge" in line for line in lines)
+
+
 def test_without_a_benchmark_one_of_msprobe_is_asked_for() -> None:
     steps = plan(None, (), False, framework="pytorch")
     assert [step.command for step in steps] == [("ac", "-c", "-rt", "BENCHMARK_DUMP")]

@@ -17,17 +17,27 @@ _FRAME = "File /home/me/{file}, line {line}, in {function}, \n {code}"
 
 
 def dump_network(
-    folder: Path, dtype: str = "float32", *, wrong: bool = False, seed: int = 3, **header: Any
-) -> Path:  # fmt: skip
-    """Write the dump of one step and rank: `blocks.0.up` (Linear), `blocks.0.act` (GELU), `head` (Linear), a sum."""
+    folder: Path, dtype: str = "float32", *, wrong: bool = False, seed: int = 3, gain: float = 1.0, **header: Any
+) -> Path:
+    """Write the dump of one step and rank: `blocks.0.up` (Linear), `blocks.0.act` (GELU), `head` (Linear), a sum.
+
+    `gain` multiplies the weights. `header` has other members of `dump.json`, as `framework`.
+    """
     kind = TYPES[dtype]
     random = np.random.default_rng(seed)
     entries: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
 
+    is_mindspore = header.get("framework") == "mindspore"
+    suffix = ".npy" if is_mindspore else ".pt"
+
+    def described(array: Any, name: str = "") -> dict[str, Any]:
+        spelled = {"type": "mindspore.Tensor", "dtype": array.dtype.name.title()} if is_mindspore else {}
+        return {**tensor(array, name), **spelled}
+
     def save(name: str, array: Any) -> dict[str, Any]:
-        tensors[f"{name}.pt"] = array
-        return tensor(array, f"{name}.pt")
+        tensors[name + suffix] = array
+        return described(array, name + suffix)
 
     def call(name: str, inputs: list[Any], made: Any) -> None:
         slots = [save(f"{name}.input.{number}", array) for number, array in enumerate(inputs)]
@@ -37,14 +47,14 @@ def dump_network(
         return (x.astype(float) @ weight.astype(float).T + bias.astype(float)).astype(kind)
 
     x = random.standard_normal((6, 8)).astype(kind)
-    weights = [(random.standard_normal(shape) / 3).astype(kind) for shape in ((16, 8), (16,), (4, 16), (4,))]
+    weights = [(random.standard_normal(shape) / 3 * gain).astype(kind) for shape in ((16, 8), (16,), (4, 16), (4,))]
     up = linear(x, *weights[:2])
     call("Functional.linear.0.forward", [x, *weights[:2]], up)
     gelu = np.vectorize(lambda value: value * (1 + erf(value / sqrt(2))) / 2)(up.astype(float)).astype(kind)
     if wrong:
         gelu[:, -3:] = 0
     call(CULPRIT, [up], gelu)
-    entries["Module.blocks.0.act.GELU.forward.0"] = forward(tensor(up), output=[tensor(gelu)])
+    entries["Module.blocks.0.act.GELU.forward.0"] = forward(described(up), output=[described(gelu)])
     head = linear(gelu, *weights[2:])
     call("Functional.linear.1.forward", [gelu, *weights[2:]], head)
     call("Tensor.__add__.0.forward", [head, head], (head.astype(float) * 2).astype(kind))
@@ -64,7 +74,9 @@ def dump_network(
             ],
         ]
     }
-    write_leaf(folder, entries, tensors, stack=stack, construct=construct)
+    write_leaf(folder, entries, {} if is_mindspore else tensors, stack=stack, construct=construct)
+    for name, array in tensors.items() if is_mindspore else ():
+        np.save(folder / "dump_tensor_data" / name, array)
     if header:
         (folder / "dump.json").write_text(dump_text(entries, **header))
     return folder

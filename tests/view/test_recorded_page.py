@@ -344,5 +344,10 @@ def test_what_is_no_call_is_not_called_undumped(browse: Browse, report: Path) ->
     page = browse(report)
     text = page.text("#tab-verdict .gaps")
     assert ENGLISH["page.status.recorded.no_npu_dump"] in text
-    assert ENGLISH["page.status.recorded.no_original_op"] in text
     assert ENGLISH["page.status.no_npu_dump"] not in text
+
+
+def test_the_verdict_names_module_and_line(browse: Browse, report: Path) -> None:
+    text = browse(report).text("#tab-verdict .verdict dl")
+    assert "Module blocks.1 (Block)" in text
+    assert f"Source line {GELU_LINE}" in text

@@ -21,12 +21,13 @@ from precision_tool.lib.diagnose.overflow import (
     bad_values,
     find_overflow,
 )
+from precision_tool.lib.diagnose.plan import in_float32
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.io.opdebug import UnitStatus, core_overflows
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade
-from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.training.mixlist import keep_dtype_text
 
@@ -135,6 +136,9 @@ def _is_small(op: OverflowOp) -> bool:
 
 def _wider(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
     """Advise to compute the op in float32: by type with a list, by place with a scope."""
+    graph = leaf.graph if leaf is not None else None
+    if graph is not None and graph.file.framework:
+        return _wider_call(op, graph.file)
     types: tuple[str, ...] = (op.op_type,)
     names = op.original_names or (op.name,)
     readers = _readers(op, leaf) if op.op_type == "Cast" else []
@@ -159,6 +163,18 @@ def _wider(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
             )
         )
     return advice
+
+
+def _wider_call(op: OverflowOp, file: GraphFile) -> list[Advice]:
+    """Advise to compute a recorded call in float32: lines of the script, or of an optimizer its own precision."""
+    call = file.op(op.name)
+    if call is None:
+        return []
+    steps = in_float32(call, file.framework)
+    if not steps:
+        return [Advice(kind=AdviceKind.VALUES, message=Message("check.advice.master_weights", op_name=op.name))]
+    message = Message("check.advice.in_float32", op_name=op.name, module=call.module, source=call.source)
+    return [Advice(kind=AdviceKind.KEEP_DTYPE, message=message, lines=tuple(steps[0].code.splitlines()))]
 
 
 def _readers(op: OverflowOp, leaf: LeafOverflow | None) -> list[Op]:

@@ -356,14 +356,19 @@ def _recorded_kernel(suspect: Suspect, framework: str) -> list[Step]:
 
 
 def _computed_in_float32(suspect: Suspect, framework: str) -> list[Step]:
-    """Return the lines that compute a call in float32, where it is computed in halves, whatever autocast says."""
-    recorded = recorded_of(suspect.result.op) if suspect.result is not None else None
-    if suspect.result is None or recorded is None:
-        return []
-    if not any(desc.dtype in _HALVES for desc in suspect.result.op.output_descs):
+    return in_float32(suspect.result.op, framework) if suspect.result is not None else []
+
+
+def in_float32(op: Op, framework: str) -> list[Step]:
+    """Return the lines that compute a call in float32, where it is computed in halves, whatever autocast says.
+
+    None for one that works in place: its tensor keeps its type.
+    """
+    recorded = recorded_of(op)
+    if recorded is None or not any(desc.dtype in _HALVES for desc in op.output_descs):
         return []
     call = recorded.forward or recorded.call
-    path, _, rest = suspect.module.partition(" (")
+    path, _, rest = op.module.partition(" (")
     made_by = rest.removesuffix(")")
     name = call.call
     if name is None or is_in_place(name):
@@ -397,7 +402,7 @@ def _computed_in_float32(suspect: Suspect, framework: str) -> list[Step]:
     back = f".to({next(iter(names.values()))}.dtype)" if names and len(call.outputs) == 1 else ""
     whole = f"({expression})" if back and not expression.endswith(")") else expression
     code = f'with torch.autocast("npu", enabled=False):\n    y = {whole}{back}'
-    line, _, function = suspect.source.partition(" in ")
+    line, _, function = op.source.partition(" in ")
     place = f"{line} ({function})" if function else line
     return [Step(do=Action.COMPUTE_IN_FLOAT32, code=code, where="line" if place else "script", place=place)]
 

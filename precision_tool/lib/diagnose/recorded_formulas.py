@@ -454,7 +454,7 @@ def bound(call: RecordedCall, inputs: Mapping[int, Input], first: int = 0) -> tu
         if isinstance(argument, SliceArgument):
             return slice(argument.start, argument.stop, argument.step)
         if isinstance(argument, DescribedArgument):
-            raise NotComputedError("no_variant", name="argument", value=argument.type)
+            raise NotComputedError("no_variant", name="argument", value=argument.type, op_type=api_of(call))
         if isinstance(argument, tuple):
             return [value(item) for item in argument]
         if isinstance(argument, Mapping):

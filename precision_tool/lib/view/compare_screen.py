@@ -249,13 +249,15 @@ class TitledPanel:
         yield Box(Group(*parts), title=title, style=self._style)
 
 
-def op_panel(op: OpAgreement, threshold: float, recorded: Op | None = None) -> RenderableType:
+def op_panel(
+    op: OpAgreement, threshold: float, recorded: Op | None = None, *, is_recorded: bool = False
+) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), cosines of inputs and outputs, own errors of these.
 
-    An own error, of an output that was recomputed, is how far it is off what the op's own inputs say. A `recorded` call
-    has the same name on both sides; its module and its line stand there instead.
+    An own error, of an output that was recomputed, is how far it is off what the op's own inputs say. A call that is
+    recorded has the same name on both sides; its module and its line, where `recorded` tells, stand there instead.
     """
-    is_same = recorded is not None and op.npu_ops == op.golden_ops == (op.op_name,)
+    is_same = is_recorded and op.npu_ops == op.golden_ops == (op.op_name,)
     rows: list[Line] = [
         *([] if is_same else [(_card("right"), _ops(op, 1))]),
         (_card("input"), _slot_cosines(op.inputs, threshold)),
@@ -266,8 +268,8 @@ def op_panel(op: OpAgreement, threshold: float, recorded: Op | None = None) -> R
         errors = "  ".join(f"[{row.slot.split(':')[-1]}] {percent(row.own_error)}" for row in own)
         rows.append((_card("own"), plain(errors)))
     left: list[Line] = [(_card("left"), _ops(op, 0))]
-    if is_same and recorded is not None:
-        places = (("module", recorded.module), ("source", recorded.source))
+    if is_same:
+        places = () if recorded is None else (("module", recorded.module), ("source", recorded.source))
         left = [(_card(name), plain(place)) for name, place in places if place]
     passes: list[Line] = []
     if op.pass_names:
@@ -359,9 +361,11 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
     if not below:
         return shown(Message("screen.view.compare.none_below", threshold=analysis.threshold), "green")
     graph = analysis.leaf.graph if analysis.leaf is not None else None
+    is_recorded = _is_recorded(analysis)
     recorded = {op.name: op for op in graph.file.ops} if graph is not None and graph.file.framework else {}
     parts: list[RenderableType] = [
-        op_panel(op, analysis.threshold, recorded.get(op.op_name)) for op in below[: limit or None]
+        op_panel(op, analysis.threshold, recorded.get(op.op_name), is_recorded=is_recorded)
+        for op in below[: limit or None]
     ]
     if 0 < limit < len(below):
         count = Message(

@@ -25,7 +25,6 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
-from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
@@ -242,10 +241,10 @@ class _Result:
             readers.setdefault(wire.producer, ops[wire.reader])
         return {
             "label": texts.all_of(short_name(op, readers.get(at)) for at, op in enumerate(ops)),
-            "module": texts.all_of(str(op.attrs.get("module", "")) for op in ops),
-            "source": texts.all_of(str(op.attrs.get("source", "")) for op in ops),
+            "module": texts.all_of(op.module for op in ops),
+            "source": texts.all_of(op.source for op in ops),
             "arguments": [texts.all_of(arguments_of(op)) for op in ops],
-            "placeholder": [int(recorded_of(op) is None) for op in ops],
+            "placeholder": [int(not op.is_recorded) for op in ops],
             "recompute": [int(bool(op.attrs.get("is_recompute"))) for op in ops],
             "inputs": [texts.all_of(tensor_lines(op)) for op in ops],
             "outputs": [[self._desc(desc.dtype, "", desc.shape) for desc in op.output_descs] for op in ops],
@@ -383,7 +382,7 @@ class _Result:
 
     def _counts(self) -> dict[str, Any]:
         analysis = self.material.analysis
-        in_graph = [op for op in self.network.ops if not self.network.is_recorded or recorded_of(op) is not None]
+        in_graph = [op for op in self.network.ops if not self.network.is_recorded or op.is_recorded]
         counts: dict[str, Any] = {"ops": len(in_graph) + len(self.others)}
         if analysis is None:
             return counts

@@ -156,7 +156,7 @@ def _modules(op: Op) -> tuple[str, ...]:
 
 def module_of(op: Op) -> tuple[str, str]:
     """Return the path and the class of the module that a recorded call ran in; empty texts outside of modules."""
-    path, separator, class_name = str(op.attrs.get("module", "")).rpartition(" (")
+    path, separator, class_name = op.module.rpartition(" (")
     return (path, class_name.removesuffix(")")) if separator else ("", "")
 
 

@@ -354,8 +354,9 @@ def plan_step(step: Step | StepText) -> StepText:
         return step
     why = Message(f"step.{step.do}", number=step.number)
     if step.code:
-        place = f"step.file.{step.where}" if step.where else _FILES.get(step.do, "step.file.call")
-        return StepText(why=why, line=_lines(step), file=Message(place, place=step.place))
+        kind = f"step.file.{step.where}" if step.where else _FILES.get(step.do, "step.file.call")
+        file = Message(kind, place=step.place) if step.place else Message(kind)
+        return StepText(why=why, line=_lines(step), file=file)
     return StepText(why=why, line=shlex.join(step.command))
 
 
