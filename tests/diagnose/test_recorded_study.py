@@ -18,6 +18,8 @@ from precision_tool.lib.diagnose.study import Study, run_study
 from precision_tool.lib.diagnose.study_conclusion import Ground, Reach
 from precision_tool.lib.diagnose.study_leaves import Listing, StudyLeaf, list_leaves, pair_benchmarks, sources_of
 from precision_tool.lib.diagnose.study_plan import StudyOptions
+from precision_tool.lib.messages import Message
+from precision_tool.lib.view.study_screen import reach
 
 Array = npt.NDArray[Any]
 RANKS = 4
@@ -299,6 +301,8 @@ def test_the_rank_that_a_collective_gave_something_else_is_named(tmp_path: Path,
     assert found is not None
     assert (found.op, found.cause) == (f"Distributed.{name}.forward", "communication")
     assert (found.step, found.ranks) == (0, (2,))
+    if found.reach is Reach.ONE_RANK:  # by votes or by what was put in, never by what the rank was fed
+        assert reach(found, [0]).fields["blame"] == Message("study.blame.link")
 
 
 def test_a_sum_that_is_wrong_on_all_ranks_is_told_by_what_they_put_in(tmp_path: Path) -> None:

@@ -175,6 +175,8 @@ def _of_one_rank(culprit: Culprit) -> Message:
     """Return what one rank alone has: its device, and unless it was fed as the others its data too."""
     if culprit.cause in _FROM_OUTSIDE:
         return Message(f"study.blame.one_{culprit.cause}")
+    if culprit.ground is Ground.SUM:
+        return Message("study.blame.link")
     return Message("study.blame.device" if culprit.is_fed_alike else "study.blame.device_or_data")
 
 
