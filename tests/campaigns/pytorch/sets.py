@@ -21,7 +21,8 @@ KERNELS = (
 )  # fmt: skip
 #: Networks that have a place for a kind, where not all have.
 _WHERE = {
-    "not_masked": ("decoder", "rnn"), "seed": ("rnn", "vit"), "sign": ("decoder", "unet"), "other_expert": ("moe",), "other_class": ("moe",),
+    "seed": ("rnn", "vit"),
+    "not_masked": ("decoder", "rnn"), "sign": ("decoder", "unet"), "other_expert": ("moe",), "other_class": ("moe",),
     "next_rows": ("decoder", "moe", "detector", "rnn"), "other_gelu": ("vit", "moe"),
     "aligned": ("unet", "detector"), "loss_option": ("vit", "rnn", "detector"), "channel": ("unet", "detector"),
     "axis": ("decoder", "unet", "moe", "vit", "rnn"), "epsilon": ("unet", "vit", "moe", "detector", "rnn"),
