@@ -130,7 +130,7 @@ def recorded_gradients(
     """
     back = _Back(name, args, kwargs, outputs, gradients)
     if _returns_argument(back, outputs):
-        raise NotComputedError("no_variant", name="node", value="of the call before")
+        raise NotComputedError("no_variant", op_type=name, name="result", value="its argument")
     makers: dict[int, Maker | None] = {}
     with suppress(NotComputedError):
         makers = _makers(back)

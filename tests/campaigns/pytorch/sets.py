@@ -21,6 +21,7 @@ KERNELS = (
 )  # fmt: skip
 #: Networks that have a place for a kind, where not all have.
 _WHERE = {
+    "seed": ("rnn", "vit"),
     "not_masked": ("decoder", "rnn"), "sign": ("decoder", "unet"), "other_expert": ("moe",), "other_class": ("moe",),
     "next_rows": ("decoder", "moe", "detector", "rnn"), "other_gelu": ("vit", "moe"),
     "aligned": ("unet", "detector"), "loss_option": ("vit", "rnn", "detector"), "channel": ("unet", "detector"),

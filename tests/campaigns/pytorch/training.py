@@ -228,6 +228,10 @@ def make(plan: Plan, folder: Path) -> dict[str, Any]:
 
 def _attempt(plan: Plan, whole: Path) -> dict[str, Any] | None:
     shutil.rmtree(whole, ignore_errors=True)
+    if plan.fault == "seed":
+        drops = [layer.p for layer in MAKERS[plan.network](Random(plan.seed)).module.modules() if hasattr(layer, "p")]
+        if not any(drops):
+            return None
     chosen: list[Plant] = []
     if plan.fault in FAULTS:
         plants = [Plant(api=api, kind=plan.fault, seed=plan.seed, is_probe=True) for api in FAULTS[plan.fault].apis]
