@@ -100,7 +100,7 @@ class OpTable:
             longest(["1.000000", text(f"{_COLUMN}.cosine"), *scalars]), longest([text(f"{_COLUMN}.dump")]),
             longest([text(f"{_COLUMN}.own_error")]) if self._has_judged else -2,
             longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
-            longest(safe(op.module) for op in ops),
+            longest([*(safe(op.module) for op in ops), text(f"{_COLUMN}.module")]) if self._has_modules else -2,
             longest(desc_text(desc) for op in ops for desc in op.output_descs),
         )  # fmt: skip
         return sum(width + 2 for width in widths)
