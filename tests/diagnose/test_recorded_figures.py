@@ -331,6 +331,19 @@ def test_checksums_with_figures(tmp_path: Path) -> None:
     assert verdict.same == 1
 
 
+def test_the_same_bytes_are_rounded_once(tmp_path: Path) -> None:
+    """What figures alone leave open, they do not where the inputs have the same checksums."""
+    def spoil(y: Array) -> Array:
+        return np.where(y == y.max(), y, y.astype(np.float32) * 0.983).astype(y.dtype)
+
+    own, other = network(ml_dtypes.bfloat16, spoil=spoil), network(ml_dtypes.bfloat16)
+    culprit = judge(tmp_path / "both", own, other).culprit
+    assert culprit is not None
+    assert (culprit.name, culprit.ground) == ("Functional.gelu.0.forward", Ground.CHECKSUM)
+    own, other = (network(ml_dtypes.bfloat16, spoil=fault, made=rounded) for fault in (spoil, None))
+    assert judge(tmp_path / "figures", own, other).culprit is None
+
+
 def only_sum(array: Array) -> dict[str, Any]:
     """A tensor of summary_mode xor: no statistics."""
     return checksummed(array) | {"Max": None, "Min": None, "Mean": None, "Norm": None}

@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opcalls import check, refused, rounding_ratio
 from opvalues import Array, close, same, tries, values
-from torch_cases import CASES, Make
+from torch_cases import CASES as USUAL
+from torch_cases import Make
 from torch_oracle import Torch
+from torch_rarer_cases import RARER
 
 from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, Output
 from precision_tool.lib.ops.op_table import find
 from precision_tool.lib.ops.torch_apis import builder_of, known_apis, torch_call
+
+CASES = {**USUAL, **{name: USUAL.get(name, []) + makers for name, makers in RARER.items()}}
 
 
 def recorded(value: Any) -> Any:

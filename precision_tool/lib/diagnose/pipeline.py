@@ -29,6 +29,7 @@ from precision_tool.lib.diagnose.agreement import agrees, ops_of
 from precision_tool.lib.diagnose.argument_blame import sides_of, with_arguments
 from precision_tool.lib.diagnose.decide import SECONDS, RunVerdict, Subject, decide
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
+from precision_tool.lib.diagnose.figures_blame import with_figures
 from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
 from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
 from precision_tool.lib.diagnose.passports import PassportPair
@@ -206,6 +207,8 @@ def diagnose_leaf(
     sides = sides_of(leaf.dump, golden)
     if sides is not None and analysis is not None:
         judged = with_arguments(judged, sides, analysis.rows, analysis.threshold)
+    if leaf.dump is not None:
+        judged = with_figures(judged, leaf.dump, golden)
     if analysis is not None:
         analysis = with_own_errors(analysis, judged)
     return Diagnosis(analysis=analysis, judged=judged, recomputed=True)

@@ -161,6 +161,11 @@ def is_overwritten(call: RecordedCall, slot: str) -> bool:
     return writes and place == ["input", "0"]
 
 
+def allowed_of_same(unit: float, amplification: float) -> float:
+    """Return the largest difference of what two kernels make of the same bytes: a rounding of each."""
+    return 2 * unit * amplification
+
+
 def allowed_of(unit: float, seen: float, amplification: float) -> float:
     """Return the largest difference that is held against nobody.
 

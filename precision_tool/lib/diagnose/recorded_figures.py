@@ -24,6 +24,7 @@ from precision_tool.lib.diagnose.recorded_differences import (
     Difference,
     PairedTensor,
     allowed_of,
+    allowed_of_same,
     amplification_of,
     difference_of,
     is_overwritten,
@@ -330,7 +331,8 @@ class _Judge:
         self._suspects += self._doubtful.values()
         ranked = sorted(self._suspects, key=lambda suspect: (not suspect.is_accused, suspect.number))
         suspects = tuple(
-            replace(suspect, readers=tuple(self._readers.get(suspect.number, ()))) for suspect in ranked
+            replace(suspect, readers=tuple(self._readers.get(suspect.number, ())))
+            for suspect in ranked[:_MOST_SUSPECTS]
         )  # fmt: skip
         return FiguresVerdict(
             path=self._leaf.path,
@@ -476,7 +478,8 @@ class _Judge:
         differences = [(pair, difference_of(pair, elements=False)) for pair in (*read, *wrote)]
         inputs = [difference.relative for _, difference in differences[: len(read)] if difference is not None]
         seen = max([self._seen, *(value for value in inputs if isfinite(value))])
-        allowed = allowed_of(unit, 0.0 if reads_same else seen, amplification_of(call, entry.forward))
+        factor = amplification_of(call, entry.forward)
+        allowed = allowed_of_same(unit, factor) if reads_same else allowed_of(unit, seen, factor)
         outputs = [
             replace(difference, allowed=allowed)
             for pair, difference in differences[len(read) :]

@@ -265,6 +265,8 @@ class Proof(StrEnum):
     STATUS = "status"
     #: Its output is much farther off than its inputs; it cannot be recomputed.
     COMPARED = "compared"
+    #: Statistics or checksums speak against it; its tensors were not saved.
+    FIGURES = "figures"
 
 
 #: The name of the fact that says why an op was not recomputed.
@@ -329,6 +331,7 @@ class Action(StrEnum):
     MAKE_PASSPORTS = "make_passports"
     MEND_PASSPORTS = "mend_passports"
     OTHER_STEP = "other_step"
+    COLLECT_TENSORS = "collect_tensors"
     CHECK = "check"
     # Of recorded calls:
     #: The call, or its module, in float32, whatever autocast says.

@@ -99,8 +99,8 @@ class _Attention:
             np.where(masked, 0.0, np.broadcast_to(products.noise, shape)),
         )
 
-    def computed(self) -> tuple[Tracked, Tracked, Tracked]:
-        """The result, the largest score of each row, and the sum of its exponentials."""
+    def powers(self) -> tuple[Tracked, Tracked, Tracked]:
+        """The exponentials of the scores less the largest of each row, that largest score, and their sum."""
         limited(self.work(), prod(self.query.shape[:-1]) * max(self.key.shape[-2], self.value.shape[-1]))
         scores = self.scores()
         finite = np.where(np.isfinite(scores.value), scores.value, -np.inf)
@@ -114,35 +114,36 @@ class _Attention:
         noise = np.where(is_out, 0.0, shifted.noise * powers.value**2)
         own = np.where(is_out, 0.0, powers.value * (1 + np.abs(np.where(is_out, 0.0, shifted.value))))
         powers = Tracked(powers.value, noise + own**2)
-        total = powers.total(-1)
-        stored = Tracked(powers.value, powers.noise + (max(1.0, self.held) * powers.value) ** 2)
-        return stored.matmul(self.value) / total, largest, total
+        return powers, largest, powers.total(-1)
 
-    def gradients(self, g: Doubles) -> tuple[Tracked, Tracked, Tracked, Tracked]:
-        """The gradients of queries, keys, values and scores, of that of the result.
+    def stored(self, x: Tracked) -> Tracked:
+        """What the kernel keeps in the type of the tensors."""
+        return Tracked(x.value, x.noise + (max(1.0, self.held) * x.value) ** 2)
+
+    def computed(self) -> tuple[Tracked, Tracked, Tracked]:
+        """The result, the largest score of each row, and the sum of its exponentials."""
+        powers, largest, total = self.powers()
+        return self.stored(powers).matmul(self.value) / total, largest, total
+
+    def gradient(self, g: Doubles, slot: int) -> Tracked:
+        """The gradient for queries, keys, values or what is added to the scores, of that of the result.
 
         The kernel holds the weights and the gradients of the scores in the type of the tensors.
         """
-        limited(5 * self.work(), prod(self.query.shape[:-1]) * max(self.key.shape[-2], self.value.shape[-1]))
-        result, _, total = self.computed()
-        scores = self.scores()
-        finite = np.where(np.isfinite(scores.value), scores.value, -np.inf)
-        top = np.max(finite, axis=-1, keepdims=True)
-        is_out = np.isneginf(scores.value)
-        shifted = np.where(is_out, 0.0, scores.value - np.where(np.isfinite(top), top, 0.0))
-        powers = np.where(is_out, 0.0, np.exp(shifted))
-        noise = np.where(is_out, 0.0, scores.noise) * powers**2 + (powers * (1 + np.abs(shifted))) ** 2
-        weights = Tracked(powers, noise) / total
-        held = max(1.0, self.held)
-        stored = Tracked(weights.value, weights.noise + (held * weights.value) ** 2)
-        to_value = _matrix_turned(stored).matmul(g)
+        powers, _, total = self.powers()
+        weights = powers / total
+        held = self.stored(weights)
+        if slot == 2:
+            return _matrix_turned(held).matmul(g)
+        result = self.stored(held.matmul(self.value))
         to_weights = Tracked(g).matmul(np.swapaxes(self.value, -1, -2))
-        output = Tracked(result.value, result.noise + (held * result.value) ** 2)
-        to_scores = weights * (to_weights - (output * g).total(-1))
-        stored = Tracked(to_scores.value, to_scores.noise + (held * to_scores.value) ** 2)
-        to_query = stored.matmul(self.key) * self.scale
-        to_key = _matrix_turned(stored).matmul(self.query) * self.scale
-        return to_query, to_key, to_value, to_scores
+        to_scores = weights * (to_weights - (result * g).total(-1))
+        if slot == 3:
+            return to_scores
+        kept = self.stored(to_scores)
+        if slot == 0:
+            return kept.matmul(self.key) * self.scale
+        return _matrix_turned(kept).matmul(self.query) * self.scale
 
 
 def _matrix_turned(x: Tracked) -> Tracked:
@@ -222,7 +223,7 @@ def scaled_dot_product_attention_gradient(call: Call) -> Outputs:
     """The gradient for one of the inputs, whose slot the attribute `slot` is, of that of the result."""
     attention, slot = _of_torch(call), integer(call, "slot")
     (g,) = numbers(call, 4)
-    gradient = attention.gradients(g)[slot]
+    gradient = attention.gradient(g, slot)
     shape = needed(call, slot).array.shape
     if len(shape) > 2 and slot in (1, 2):
         gradient = _of_groups(gradient, shape[-3])
@@ -334,14 +335,14 @@ def flash_attention_gradient(call: Call) -> Outputs:
     of_forward = (*call.inputs[:3], *call.inputs[4:8], *call.inputs[12:])
     attention, layout = _of_flash(replace(call, inputs=of_forward))
     heads = attention.query.shape[-3]
-    gradients = attention.gradients(_by_head(call, 3, layout, heads))
+    g = _by_head(call, 3, layout, heads)
     outputs: list[Output | None] = []
     for slot in range(3):
         shape = needed(call, slot).array.shape
         own = shape[_LAYOUTS[layout][1]] if len(shape) == 4 else shape[-1] // attention.query.shape[-1]
-        gradient = _of_groups(gradients[slot], own)
+        gradient = _of_groups(attention.gradient(g, slot), own)
         array, summed = (_from_heads(part, layout) for part in (gradient.value, gradient.summed))
         outputs.append(Output(array=array, summed=summed))
     shift = optional(call, 4)
-    added = None if shift is None else _reduced_to(gradients[3], shift.array.shape).output()
+    added = None if shift is None else _reduced_to(attention.gradient(g, 3), shift.array.shape).output()
     return [*outputs, added]

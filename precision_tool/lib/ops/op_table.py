@@ -26,6 +26,7 @@ _FAMILIES = (
     "reductions",
     "torch_formulas",
     "torch_gradient_formulas",
+    "torch_rarer_formulas",
     "windows",
 )
 for _family in _FAMILIES:

@@ -1959,3 +1959,7 @@ def _foreach_norm(self: Any, ord: Any = 2, dtype: Any = None) -> Call:
 def known_apis() -> frozenset[str]:
     """Return the names, without prefix, of all functions that have a formula."""
     return frozenset(_APIS)
+
+
+# More of the table, which is made with what stands above.
+from precision_tool.lib.ops import torch_rarer_apis as _rarer  # noqa: E402, F401

@@ -284,6 +284,10 @@ class _Back:
 
     def again(self, exchanged: Mapping[int, Input]) -> list[Array]:
         """The results of the same call of other tensors, by the numbers of those that are exchanged."""
+        return _results(self.call_again(exchanged))
+
+    def call_again(self, exchanged: Mapping[int, Input]) -> Call:
+        """The same call of other tensors."""
 
         def other(value: Any) -> Any:
             if isinstance(value, Input):
@@ -292,8 +296,7 @@ class _Back:
                 return type(value)(other(part) for part in value)
             return value
 
-        call = torch_call(self.name, other(self.args), {key: other(value) for key, value in self.kwargs.items()})
-        return _results(call)
+        return torch_call(self.name, other(self.args), {key: other(value) for key, value in self.kwargs.items()})
 
 
 def _results(call: Call) -> list[Array]:
@@ -1523,15 +1526,75 @@ def _copies(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
 
 
 _MOVES = (
-    "permute transpose swapaxes swapdims t T movedim moveaxis expand broadcast_to expand_as repeat tile "
-    "repeat_interleave cat concat concatenate stack hstack vstack row_stack dstack column_stack split split_with_sizes "
-    "unsafe_split chunk unsafe_chunk tensor_split unbind narrow select flip fliplr flipud roll rot90 tril triu "
-    "diagonal diag __getitem__ index_select gather take_along_dim take masked_select index pad constant_pad_nd "
+    "expand broadcast_to expand_as repeat tile repeat_interleave hstack vstack row_stack dstack column_stack select "
+    "roll tril triu diagonal diag index_select gather take_along_dim take masked_select index pad constant_pad_nd "
     "pixel_shuffle pixel_unshuffle channel_shuffle unfold Tensor.unfold Aten.unfold Torch.unfold broadcast_tensors "
-    "meshgrid adjoint masked_scatter npu_confusion_transpose npu_transpose atleast_1d"
+    "meshgrid adjoint masked_scatter npu_confusion_transpose atleast_1d"
 )
 for _name in _MOVES.split():
     _GRADIENTS[_name] = _copies
+
+
+def _viewed(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
+    """The gradient of a function that shows each element once, or not: written through the views of an array of 0."""
+    tensor = back.tensors[0]
+
+    def make() -> Call:
+        given = next((g for g in back.gradients if g is not None), None)
+        if given is None:
+            raise NotComputedError("not_given", name="gradients")
+        result = np.zeros(tensor.array.shape, given.array.dtype)
+        call = back.call_again({0: replace(tensor, array=result)})
+        views = [view.array for view in call.inputs if view is not None]
+        pairs = [(view, g) for view, g in zip(views, back.gradients, strict=False) if g is not None]
+        if any(view.shape != g.array.shape for view, g in pairs):
+            raise NotComputedError("shapes_differ", shapes=tuple(view.shape for view, _ in pairs))
+        if not all(view.flags.writeable and np.may_share_memory(view, result) for view, _ in pairs):
+            return next(make for _, make in _copies(back) if make is not None)()
+        for view, g in pairs:
+            view[...] = g.array
+        return _moved(given, result)
+
+    yield tensor, make
+
+
+_VIEWS = (
+    "permute transpose swapaxes swapdims t T movedim moveaxis split split_with_sizes unsafe_split chunk unsafe_chunk "
+    "tensor_split unbind narrow flip fliplr flipud rot90 __getitem__ npu_transpose"
+)
+for _name in _VIEWS.split():
+    _GRADIENTS[_name] = _viewed
+
+
+@gradient("cat", "concat", "concatenate")
+def _cat(back: _Back, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Gradients:
+    """The parts of the gradient; what has no elements in one axis is left out."""
+    along, start = int(dim if axis is None else axis), 0
+    for tensor in tensors:
+        if tensor.array.shape == (0,) and len(tensors) > 1:
+            continue
+        length = tensor.array.shape[along]
+        yield tensor, partial(_part, back, tensor, along, start)
+        start += length
+
+
+def _part(back: _Back, to: Input, axis: int, begin: int) -> Call:
+    index: list[slice] = [slice(None)] * back.g.array.ndim
+    index[axis] = slice(begin, begin + to.array.shape[axis])
+    part = back.g.array[tuple(index)]
+    if part.shape != to.array.shape:
+        raise NotComputedError("shapes_differ", shapes=(part.shape, to.array.shape))
+    return _moved(back.g, part)
+
+
+@gradient("stack")
+def _stack(back: _Back, tensors: Any, dim: int = 0) -> Gradients:
+    for number, tensor in enumerate(tensors):
+        yield tensor, partial(_taken, back, int(dim), number)
+
+
+def _taken(back: _Back, axis: int, number: int) -> Call:
+    return _moved(back.g, np.moveaxis(back.g.array, axis, 0)[number])
 
 
 def _same_order(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:

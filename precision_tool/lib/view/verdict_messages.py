@@ -193,6 +193,8 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
         if fact("variant") is not None:
             name, recorded, fits = fact("variant")
             yield Message("verdict.why.variant", name=name, recorded=recorded, fits=fits)
+    elif fact("figures") is not None:
+        yield Message("verdict.why.figures", figures=fact("figures"))
     elif fact("overflowed_elements") is not None:
         at_limit, count = fact("at_limit"), fact("overflowed_elements")
         yield Message(

@@ -219,7 +219,7 @@ def make(plan: Plan, folder: Path) -> dict[str, Any]:
 
     A network without a place for its fault is replaced by the next of its kind. RuntimeError where none has one.
     """
-    for attempt in range(6):
+    for attempt in range(15):
         made = _attempt(replace(plan, seed=plan.seed + 100_003 * attempt), folder / plan.tree)
         if made is not None:
             return made
