@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import zlib
@@ -17,6 +18,7 @@ from msprobe_files import forward, literal, tensor, write_leaf
 from msprobe_python import run_torch
 
 from precision_tool.lib.data.msprobe_tree import find_msprobe
+from precision_tool.lib.diagnose import figure_laws
 from precision_tool.lib.diagnose.figure_laws import broken_bounds
 from precision_tool.lib.diagnose.recorded_figures import FiguresVerdict, Ground, Origin, judge_figures
 from precision_tool.lib.io.msprobe_dump import call_of
@@ -214,6 +216,33 @@ def test_no_law_without_its_arguments() -> None:
     assert broken("Functional.gelu.0.forward", forward(huge, output=[huge])) is None
 
 
+def test_odd_arguments_and_figures(tmp_path: Path) -> None:
+    """Whatever a file says, a law applies or it does not."""
+    random = np.random.default_rng(3)
+    odd: list[Any] = [
+        None, literal(1e308), literal(0), literal("x"), literal(True), literal(-(10**400)), [], [literal(2)] * 3, {},
+        literal(math.nan), {"type": "slice", "value": [0, None, 2]}, tensor(numbers(3, 4)),
+        tensor(numbers(2, 3, 4, 4)),
+        tensor(np.arange(4)), tensor(np.float32(2)),
+        tensor(numbers(3, 4)) | {"Max": 1e308, "Min": -1e308, "Norm": 1e308},
+        tensor(numbers(3, 4).astype(np.float64)) | {"Max": math.nan}, tensor(numbers(4, 0)),
+        tensor(numbers(2)) | {"Norm": -3},
+    ]  # fmt: skip
+    for name in [*figure_laws._LAWS, *figure_laws._GRADIENT_LAWS]:
+        for direction in ("forward", "backward"):
+            for _ in range(20):
+                chosen = [odd[number] for number in random.integers(0, len(odd), 10)]
+                entry = forward(*chosen[:6], output=chosen[6:8], dim=chosen[8], alpha=chosen[9])
+                gradient = backward(*chosen[:1], output=chosen[6:8])
+                broken(f"Torch.{name}.0.{direction}", entry if direction == "forward" else gradient, entry)
+    entries = [
+        {f"Torch.{name}.0.forward": forward(*(odd[n] for n in random.integers(0, len(odd), 3)), output=odd[11:])
+         for name in ("add", "layer_norm", "softmax", "add_")} for _ in range(40)
+    ]  # fmt: skip
+    for number, (own, other) in enumerate(itertools.pairwise(entries)):
+        judge(tmp_path / str(number), own, other)
+
+
 # ---- one run
 
 
@@ -333,6 +362,7 @@ def test_checksums_with_figures(tmp_path: Path) -> None:
 
 def test_the_same_bytes_are_rounded_once(tmp_path: Path) -> None:
     """What figures alone leave open, they do not where the inputs have the same checksums."""
+
     def spoil(y: Array) -> Array:
         return np.where(y == y.max(), y, y.astype(np.float32) * 0.983).astype(y.dtype)
 

@@ -87,7 +87,7 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     assert wrong["inherited"] is not None
 
 
-@pytest.mark.parametrize("version", [1, 4, 7])
+@pytest.mark.parametrize("version", [1, 4, 8])
 def test_a_verdict_of_another_version_is_not_read(judged: Path, version: int) -> None:
     (path,) = judged.rglob("verdict_*.json")
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"version": version}))

@@ -232,6 +232,13 @@ def test_a_linear_layer_of_three_axes_is_a_view_last(torch: Torch) -> None:
     assert assert_candidates(of_call("Functional.linear", matrix, {}, true), true) == 3
 
 
+def test_a_linear_layer_of_a_strided_tensor_adds_its_bias_last() -> None:
+    x, weight, bias, g = (recorded(values(shape, 1)) for shape in ((2, 4, 6), (3, 6), (3,), (2, 4, 3)))
+    calls = recorded_gradients("Functional.linear", [x, weight, bias], {}, [], [g], [(2, 4, 3), (3,)])
+    close(first_output(calls[0][0]).array, g.array)
+    close(first_output(calls[1][0]).array, g.array.sum((0, 1)), 1e-11)
+
+
 def test_a_wrong_gradient_is_no_candidate(torch: Torch) -> None:
     for api, args in (
         ("Functional.gelu", [values((4, 6), 1)]),

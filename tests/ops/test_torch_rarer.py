@@ -22,7 +22,8 @@ def arrays(outputs: list[Output | None]) -> list[Array]:
 def softmax(x: Array) -> Array:
     """The softmax along the last axis."""
     powers: Array = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    result: Array = powers / powers.sum(-1, keepdims=True)
+    return result
 
 
 def test_rows_go_to_their_experts_and_come_back() -> None:

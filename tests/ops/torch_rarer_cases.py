@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from opvalues import Array
 from torch_cases import Arguments, Make
 
 Case = Callable[[Make], Arguments]
@@ -53,7 +54,7 @@ def _new() -> dict[str, Case]:
 
 
 def _reductions() -> dict[str, Case]:
-    def with_nan(make: Make) -> np.ndarray:  # type: ignore[type-arg]
+    def with_nan(make: Make) -> Array:
         x = make.x(3, 4)
         x[0, make.size(0, 3)] = np.nan
         return x
@@ -118,12 +119,16 @@ def _layers() -> dict[str, Case]:
     def cell(count: int) -> Case:
         def made(make: Make) -> Arguments:
             x, h = make.x(2, 3), make.x(2, 4)
-            weights = [make.x(count * 4, 3), make.x(count * 4, 4), *make.pick([make.x(count * 4), make.x(count * 4)], [])]
+            weights = [
+                make.x(count * 4, 3),
+                make.x(count * 4, 4),
+                *make.pick([make.x(count * 4), make.x(count * 4)], []),
+            ]
             return [x, [h, make.x(2, 4)] if count == 4 else h, *weights], {}
 
         return made
 
-    def target(make: Make, *shape: int) -> np.ndarray:  # type: ignore[type-arg]
+    def target(make: Make, *shape: int) -> Array:
         return np.where(make.x(*shape) > 0, 1.0, -1.0)
 
     return {

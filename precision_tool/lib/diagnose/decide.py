@@ -244,7 +244,7 @@ _TWICE = 2.0
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed; without a benchmark other data, weights and random
-#: numbers go unnoticed (VERDICT.md §10).
+#: numbers go unnoticed (VERDICT.md §11).
 _CLEAN, _CLEAN_ALONE = 0.97, 0.6
 #: What an op of which only some elements were recomputed takes away from it where no benchmark tells of the others.
 _IN_PART = 0.5

@@ -162,11 +162,6 @@ def _law(*names: str, of: dict[str, Law] = _LAWS) -> Callable[[Law], Law]:
     return register
 
 
-def has_law(call: RecordedCall) -> bool:
-    """Return whether there are laws for a call's function."""
-    return _law_of(call) is not None
-
-
 def broken_bounds(call: RecordedCall, forward: RecordedCall | None = None) -> list[BrokenBound] | None:
     """Return the figures of a call that break a law; None where no law applies.
 
@@ -185,7 +180,7 @@ def broken_bounds(call: RecordedCall, forward: RecordedCall | None = None) -> li
         if not arguments.is_explained:
             return None
         bounds = list(law(arguments))
-    except (_NoLawError, OverflowError, ValueError, ZeroDivisionError):
+    except (_NoLawError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # odd arguments
         return None
     broken = []
     for bound in bounds:

@@ -16,7 +16,7 @@ from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.plan import again
 from precision_tool.lib.diagnose.recorded_figures import FigureSuspect, FiguresVerdict, Ground, Origin, judge_figures
 from precision_tool.lib.diagnose.recorded_formulas import recorded_of
-from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, OpResult, Proof, Step, Suspect
+from precision_tool.lib.diagnose.verdict_model import FIGURES, Action, Cause, Fact, OpResult, Proof, Step, Suspect
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.run import DumpLeaf
@@ -60,7 +60,8 @@ def _with_suspects(judged: RunVerdict, figures: FiguresVerdict) -> RunVerdict:
     config = figures.config()
     collect = () if config is None else (_collect(config),)
     if not suspects:
-        return replace(judged, verdict=replace(verdict, next=(*collect, *verdict.next)))
+        facts = (Fact(name=FIGURES, value=figures.conclusion),) if figures.judged or figures.compared else ()
+        return replace(judged, verdict=replace(verdict, facts=facts, next=(*collect, *verdict.next)))
     first = suspects[0]
     verdict = replace(
         verdict, culprit=first.culprit, cause=first.cause, confidence=first.confidence, suspects=suspects,
@@ -71,13 +72,14 @@ def _with_suspects(judged: RunVerdict, figures: FiguresVerdict) -> RunVerdict:
 
 def _collect(config: dict[str, object]) -> Step:
     """The step that collects the tensors which decide."""
-    return Step(do=Action.COLLECT_TENSORS, code=json.dumps(config, indent=1), where="msprobe_config")
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in config.items())
+    return Step(do=Action.COLLECT_TENSORS, code=f"{{\n{lines}\n}}", where="msprobe_config")
 
 
 def _suspect(each: FigureSuspect, result: OpResult, readers: Mapping[str, Sequence[str]]) -> Suspect:
     cause = Cause.RANDOM if each.ground is Ground.RANDOM else Cause.KERNEL
     culprit, recorded = each.name, recorded_of(result.op)
-    facts = [Fact(name="figures", value=joined(each.reasons[:_MAX_REASONS]))]
+    facts = [Fact(name=FIGURES, value=joined(each.reasons[:_MAX_REASONS]))]
     if each.origin in _CAUSES and recorded is not None and each.slot in recorded.input_slots:
         edge = result.op.inputs[recorded.input_slots.index(each.slot)]
         cause = _CAUSES[each.origin]

@@ -93,7 +93,7 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 from precision_tool.lib.ops.base import Doubles, Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.ops.op_arguments import distinct
 from precision_tool.lib.ops.optimizers import updated_inputs
@@ -514,7 +514,10 @@ class Recomputer:
                 return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
-            return replace(base, reason=Message("reason.not_dumped"))
+            dump = self.values.dumped(op)
+            kept = () if dump is None else dump.outputs.values()
+            is_statistics = any(isinstance(tensor, TensorStatistics) for tensor in kept)
+            return replace(base, reason=Message("reason.statistics_only" if is_statistics else "reason.not_dumped"))
         op_inputs = self.inputs_of(op, stored=True)
         if not outputs:
             return self._undumped_cast(base, op_inputs)

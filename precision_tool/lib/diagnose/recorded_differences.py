@@ -202,7 +202,8 @@ def amplification_of(call: RecordedCall, forward: RecordedCall | None) -> float:
         most = sum(tensor.rms for tensor in inputs) * (x.count / y.count if plain == "sum" else 1.0)
         factor = most / least if least else 1.0
     elif "norm" in plain.lower() and x.norm and x.mean:
-        variance = x.rms**2 - min(abs(x.mean.low), abs(x.mean.high)) ** 2
+        nearest = min(abs(x.mean.low), abs(x.mean.high))
+        variance = x.rms * x.rms - nearest * nearest
         factor = x.rms / sqrt(variance) if variance > 0 else 1.0
     elif any(word in plain.lower() for word in ("softmax", "exp", "cross_entropy")):
         factor = x.rms

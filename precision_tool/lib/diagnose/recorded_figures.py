@@ -181,7 +181,7 @@ class FiguresVerdict:
             return Message("figures.first_difference", call=self.suspects[0].name)
         if self.reason is not None and not self.judged:
             return self.reason
-        return Message("figures.nothing", judged=self.judged, compared=self.compared, calls=self.calls)
+        return Message("figures.nothing", judged=self.judged, compared=self.compared or None, calls=self.calls)
 
     def config(self) -> dict[str, Any] | None:
         """Return a `config.json` of msprobe that collects the tensors that decide; None where nobody is suspected.
@@ -326,8 +326,8 @@ class _Judge:
             self._drop_overwritten(entry.call)
             if entry.call.call is not None and entry.call.call.direction is Direction.BACKWARD:
                 self._is_after_forward = True
-            found = self._suspect_of(entry)
-            self._note_outputs(entry.call, found)
+            suspect = self._suspect_of(entry)
+            self._note_outputs(entry.call, suspect)
         self._suspects += self._doubtful.values()
         ranked = sorted(self._suspects, key=lambda suspect: (not suspect.is_accused, suspect.number))
         suspects = tuple(
@@ -373,14 +373,14 @@ class _Judge:
 
     # --- who put out what
 
-    def _note_outputs(self, call: RecordedCall, found: FigureSuspect | None) -> None:
+    def _note_outputs(self, call: RecordedCall, suspect: FigureSuspect | None) -> None:
         for slot, tensor in call.tensors():
             if slot.startswith("output"):
                 for key in _keys(tensor):
                     self._producers[key] = (call.name, statistics_of(tensor))
                     self._watched.pop(key, None)
-                    if found is not None and slot == found.slot:
-                        self._watched[key] = found.number
+                    if suspect is not None and slot == suspect.slot:
+                        self._watched[key] = suspect.number
 
     def _note_readers(self, call: RecordedCall) -> None:
         if not self._watched:
@@ -423,21 +423,21 @@ class _Judge:
             # What the benchmark does as well is no fault of this kernel.
             theirs = {bound.law for bound in broken_bounds(entry.twin, entry.twin_forward) or ()}
             laws = [bound for bound in laws if bound.law not in theirs]
-        found = None
+        suspect = None
         if self._other is not None:
             if entry.twin is None:
                 self._unpaired.add(entry.call.name)
             else:
                 self._compared += 1
-                found = self._difference(entry, entry.twin)
+                suspect = self._difference(entry, entry.twin)
         if laws:
             laws.sort(key=lambda bound: -bound.excess)
-            found = self._suspect(entry.call, entry.number, Ground.LAW, laws[0].slot, bounds=tuple(laws))
+            suspect = self._suspect(entry.call, entry.number, Ground.LAW, laws[0].slot, bounds=tuple(laws))
         if any(isinstance(item, RecordedTensor) for item in entry.call.outputs):
             self._has_computed = True
-        if found is not None and len(self._suspects) < _MOST_SUSPECTS:
-            self._suspects.append(found)
-        return found
+        if suspect is not None and len(self._suspects) < _MOST_SUSPECTS:
+            self._suspects.append(suspect)
+        return suspect
 
     def _suspect(self, call: RecordedCall, number: int, ground: Ground, slot: str, **more: Any) -> FigureSuspect:
         return FigureSuspect(

@@ -209,8 +209,8 @@ def _leaves_below(source: Source, unread: list[PrecisionToolError], notes: list[
     if device_kind(source.dump) is MSPROBE:
         run = MSPROBE.find(source.dump)
         notes += run.notes
-        for dump in run.leaves:
-            yield _recorded_leaf(dump, source.data)
+        for recorded in run.leaves:
+            yield _recorded_leaf(recorded, source.data)
         return
     for folder, files in walk.list_folders(source.dump, unread=unread):
         leaf = _leaf(folder, files, source.data)

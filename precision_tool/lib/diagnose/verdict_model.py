@@ -269,6 +269,8 @@ class Proof(StrEnum):
     FIGURES = "figures"
 
 
+#: The name of the fact that says what statistics show.
+FIGURES = "figures"
 #: The name of the fact that says why an op was not recomputed.
 NOT_RECOMPUTED = "not_recomputed"
 
@@ -468,7 +470,12 @@ class Verdict:
     @property
     def is_empty(self) -> bool:
         """True if nothing could be judged, so that it says nothing."""
-        return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
+        return self.culprit is None and self.cause is Cause.NONE and not self.tally.right and self.by_figures is None
+
+    @property
+    def by_figures(self) -> Message | None:
+        """What statistics alone say of a run that accuses nobody; None where tensors were recomputed."""
+        return next((fact.value for fact in self.facts if fact.name == FIGURES and self.culprit is None), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object `verdict` of JSON. Reasons, steps and gaps must be in words (`view.rendered_verdict`)."""

@@ -1721,10 +1721,12 @@ def _views(back: _Back, shape: Shape, shapes: Sequence[Shape | None]) -> list[tu
 
 
 @_between("linear")
-def _of_weight_turned(back: _Back, input: Any, weight: Any, bias: Any = None) -> Iterator[tuple[Shape, Maker]]:
-    """The product takes the weight turned around."""
-    rows, columns = weight.array.shape
-    yield (columns, rows), lambda: _call("MatMulV2", _rows(input), _rows(back.g), transpose_x1=True)
+def _of_product(back: _Back, input: Any, weight: Any, bias: Any = None) -> Iterator[tuple[Shape, Maker]]:
+    """The product takes the weight turned around; of strided images of three axes or more a bias is added after it."""
+    if weight.array.ndim == 2:
+        yield weight.array.shape[::-1], lambda: _call("MatMulV2", _rows(input), _rows(back.g), transpose_x1=True)
+    if bias is not None and input.array.ndim > 2:
+        yield back.g.array.shape, lambda: _moved(back.g, back.g.array)
 
 
 @_between("matmul", "__matmul__", "__rmatmul__", "einsum", "VF.gru", "VF.lstm", "VF.rnn_tanh", "VF.rnn_relu")

@@ -428,7 +428,7 @@ def _close_ranks(ranked: Doubles, k: int) -> Mask:
     """Rows whose order rounding decides, as far as the first k and the one behind them go."""
     order = -np.sort(-ranked, -1)[:, : k + 1]
     gaps = order[:, :-1] - order[:, 1:]
-    close: Mask = (gaps <= 16 * 2.0**-24 * np.abs(order[:, :-1])).any(-1, keepdims=True)
+    close: Mask = np.asarray((gaps <= 16 * 2.0**-24 * np.abs(order[:, :-1])).any(-1, keepdims=True))
     return close
 
 

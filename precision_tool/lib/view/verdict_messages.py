@@ -111,6 +111,8 @@ def no_fault(verdict: Verdict) -> Message:
             "verdict.no_fault.loss_scale", op=scale.culprit, factor=scale.fact("factor"),
             benchmark=verdict.has_benchmark,
         )  # fmt: skip
+    if verdict.by_figures is not None:
+        return verdict.by_figures
     head = Message("verdict.no_fault.all" if is_whole(verdict) else "verdict.no_fault.recomputed")
     if worst is not None and worst.cosine < 1 and is_whole(verdict):
         return Message("verdict.no_fault.rounding", head=head, cosine=worst.cosine, op=worst.op_name)
