@@ -372,8 +372,14 @@ def judged_by_device(
             continue
         if not off or result.state not in (State.WRONG, State.DOUBTFUL):
             continue
-        if result.variant is None and all(device.explains(slot, result.how, result.name) for slot in off):
-            results[number] = replace(result, state=State.RIGHT, is_imprecise=True, reason=None)
+        if result.variant is not None:
+            continue  # an argument, and no imprecision, explains it
+        if all(device.explains(slot, result.how, result.name) for slot in off):
+            variant = recomputer.variant_of(result.op)
+            if variant is None:
+                results[number] = replace(result, state=State.RIGHT, is_imprecise=True, reason=None)
+            else:
+                results[number] = replace(result, state=State.WRONG, variant=variant)
         else:
             apart.append(number)
     apart = sorted(sorted(apart, key=lambda number: (_is_inexact(judged[number]), number))[:_MAX_AGAIN])

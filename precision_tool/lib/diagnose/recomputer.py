@@ -74,7 +74,7 @@ from precision_tool.lib.diagnose.op_values import (
     missing_reason,
     spread,
 )
-from precision_tool.lib.diagnose.recorded_formulas import has_formula, recorded_of, recorded_variants
+from precision_tool.lib.diagnose.recorded_formulas import has_formula, has_variants, recorded_of, recorded_variants
 from precision_tool.lib.diagnose.sampling import (
     SUMS,
     as_sampled,
@@ -319,6 +319,18 @@ class Recomputer:
         result = self.recompute(op)
         self._outlier = None
         return replace(result, state=State.WRONG) if any(slot.beyond for slot in result.slots) else result
+
+    def variant_of(self, op: Op) -> tuple[str, str, str] | None:
+        """Return the argument that a recorded call was computed with in place of its own; None if none is."""
+        recorded = recorded_of(op)
+        if recorded is None or not has_variants(recorded):
+            return None
+        # Whatever the device may be off by: an argument explains what its imprecision would.
+        settings = self.device, self.is_first_look
+        self.device, self.is_first_look = None, False
+        result = self.recompute(op)
+        self.device, self.is_first_look = settings
+        return result.variant
 
     def examine(self, op: Op) -> OpResult:
         """Return the same with the formula that it was judged by, and beside the benchmark however right the op is."""

@@ -113,6 +113,12 @@ def recorded_formulas(
             yield replace(_formula(op, recorded, inputs, _other_forward_call), is_certain=False)
 
 
+def has_variants(recorded: RecordedOp) -> bool:
+    """Return whether a call has an argument that a kernel may take another value for."""
+    builder = builder_of(api_of(recorded.call)) if _is_forward(recorded) else None
+    return builder is not None and not _OTHERS.keys().isdisjoint(signature(builder).parameters)
+
+
 def recorded_variants(
     op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]
 ) -> Iterator[tuple[tuple[str, str, str], Formula]]:
