@@ -81,9 +81,10 @@ tensorflow115() {
     optional_venv PRECISION_TOOL_TF115 .venv-tf115 "$1" 'tensorflow==1.15.5' 'protobuf<3.21' pexpect
 }
 
-# msprobe: an environment with the vendor's msaccucmp, and only what that needs, and PyTorch, the oracle of its functions.
+# msprobe: an environment with the vendor's tools, and only what these need, and PyTorch, the oracle of its functions.
 msprobe() {
     optional_venv PRECISION_TOOL_MSPROBE .venv-msprobe "$(find_analysis_python)" mindstudio-probe==26.2.0 --no-deps \
-        numpy pandas python-dateutil six tzdata psutil protobuf ml_dtypes h5py \
+        numpy pandas python-dateutil pytz six tzdata psutil protobuf ml_dtypes h5py pyyaml tqdm einops \
+        matplotlib contourpy cycler fonttools kiwisolver packaging pillow pyparsing tensorboard absl-py \
         'torch==2.13.*' filelock typing_extensions sympy mpmath networkx jinja2 markupsafe fsspec
 }

@@ -11,7 +11,7 @@ SIGNS = "precision_tool_signs"
 #: What stands for the signs that reports use, where there is only ASCII.
 _ASCII_SIGNS = {
     "…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "±": "+-", "−": "-", "–": "-", "─": "-", "━": "-", "│": "|",
-    "┃": "|",
+    "┃": "|", "√": "sqrt ", "‖": "||",
 }  # fmt: skip
 _ASCII_SIGNS.update(dict.fromkeys("┏┓┗┛╭╮╯╰", "+"))
 

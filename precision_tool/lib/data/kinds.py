@@ -270,7 +270,9 @@ class MsprobeDump(GeDump):
         return name == DUMP_FILE
 
     def lies_at(self, path: str) -> bool:
-        return is_folder(path) and super().lies_at(path)
+        with suppress(PrecisionToolError):  # whoever reads the folder says what is wrong with it
+            return is_folder(path) and super().lies_at(path)
+        return False
 
     def find(self, path: str, stamps: Stamps | None = None) -> Run:
         return find_msprobe_run(path, stamps)

@@ -53,7 +53,7 @@ _MAX_HEADER = 1 << 12
 
 _BLANKS = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*+")
-_KEY = re.compile(r'"((?:[^"\\]|\\.)*+)"[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
+_KEY = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
 _INDENT = re.compile(r"\r?\n[ \t]++(?=\")")
 #: Characters in which the first member's indent ends, and longer than any token but strings and numbers.
 _LOOK = 256

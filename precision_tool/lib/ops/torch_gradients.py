@@ -139,10 +139,10 @@ def recorded_gradients(
     if key is not None:
         with suppress(NotComputedError):
             between = _bound(name, _BETWEEN[key], back)
-    shape_in = _g_shape(back)
     if (name.endswith("_") and not name.endswith("__")) or back.kwargs.get("inplace"):
-        # Autograd puts a node behind what changes a view, as hooks of modules make of all that they are given.
-        between.insert(0, (shape_in, lambda: _passed_on(back)))
+        with suppress(NotComputedError):
+            # Autograd puts a node behind what changes a view, as hooks of modules make of all that they are given.
+            between.insert(0, (_g_shape(back), lambda: _passed_on(back)))
     result: dict[int, list[Call]] = {}
     for position, shape in enumerate(shapes):
         if shape is None:
@@ -1526,12 +1526,13 @@ def _copies(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
 
 
 _MOVES = (
-    "expand broadcast_to expand_as repeat tile repeat_interleave hstack vstack row_stack dstack column_stack select "
-    "roll tril triu diagonal diag index_select gather take_along_dim take masked_select index pad constant_pad_nd "
-    "pixel_shuffle pixel_unshuffle channel_shuffle unfold Tensor.unfold Aten.unfold Torch.unfold broadcast_tensors "
-    "meshgrid adjoint masked_scatter npu_confusion_transpose atleast_1d"
-)
-for _name in _MOVES.split():
+    "expand", "broadcast_to", "expand_as", "repeat", "tile", "repeat_interleave", "hstack", "vstack", "row_stack",
+    "dstack", "column_stack", "select", "roll", "tril", "triu", "diagonal", "diag", "index_select", "gather",
+    "take_along_dim", "take", "masked_select", "index", "pad", "constant_pad_nd", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle", "unfold", "Tensor.unfold", "Aten.unfold", "Torch.unfold", "broadcast_tensors", "meshgrid",
+    "adjoint", "masked_scatter", "npu_confusion_transpose", "atleast_1d",
+)  # fmt: skip
+for _name in _MOVES:
     _GRADIENTS[_name] = _copies
 
 
@@ -1559,10 +1560,11 @@ def _viewed(back: _Back, *args: Any, **kwargs: Any) -> Gradients:
 
 
 _VIEWS = (
-    "permute transpose swapaxes swapdims t T movedim moveaxis split split_with_sizes unsafe_split chunk unsafe_chunk "
-    "tensor_split unbind narrow flip fliplr flipud rot90 __getitem__ npu_transpose"
-)
-for _name in _VIEWS.split():
+    "permute", "transpose", "swapaxes", "swapdims", "t", "T", "movedim", "moveaxis", "split", "split_with_sizes",
+    "unsafe_split", "chunk", "unsafe_chunk", "tensor_split", "unbind", "narrow", "flip", "fliplr", "flipud", "rot90",
+    "__getitem__", "npu_transpose",
+)  # fmt: skip
+for _name in _VIEWS:
     _GRADIENTS[_name] = _viewed
 
 
@@ -1602,11 +1604,11 @@ def _same_order(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients
 
 
 _ORDERED = (
-    "reshape view _unsafe_view _reshape_alias reshape_as view_as flatten unflatten squeeze unsqueeze ravel contiguous "
-    "clone cpu npu cuda alias npu_format_cast positive to type type_as npu_dtype_cast _npu_dtype_cast half bfloat16 "
-    "float double"
-)
-for _name in _ORDERED.split():
+    "reshape", "view", "_unsafe_view", "_reshape_alias", "reshape_as", "view_as", "flatten", "unflatten", "squeeze",
+    "unsqueeze", "ravel", "contiguous", "clone", "cpu", "npu", "cuda", "alias", "npu_format_cast", "positive", "to",
+    "type", "type_as", "npu_dtype_cast", "_npu_dtype_cast", "half", "bfloat16", "float", "double",
+)  # fmt: skip
+for _name in _ORDERED:
     _GRADIENTS[_name] = _same_order
 
 
