@@ -23,7 +23,7 @@ import numpy as np
 from precision_tool.lib.messages import Message
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.attention import turned
-from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, OutputSpec, check_size, reason_of
+from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, OutputSpec, check_size, needed, reason_of
 from precision_tool.lib.ops.op_arguments import Array
 from precision_tool.lib.ops.torch_apis import key_of, torch_call
 from precision_tool.lib.ops.torch_formulas import adaptive_spans, taps
@@ -130,7 +130,7 @@ def recorded_gradients(
     """
     back = _Back(name, args, kwargs, outputs, gradients)
     if _returns_argument(back, outputs):
-        raise NotComputedError("no_variant", op_type=name, name="result", value="its argument")
+        return {}
     makers: dict[int, Maker | None] = {}
     with suppress(NotComputedError):
         makers = _makers(back)
@@ -891,16 +891,10 @@ def _result_as_images(back: _Back, rank: int, x: Input) -> Input:
     return replace(back.g, array=array, layout="NCHW" if array.ndim == 4 else "NCDHW")
 
 
-def _given(call: Call, slot: int) -> Input:
-    tensor = call.inputs[slot]
-    assert tensor is not None
-    return tensor
-
-
 def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight: Any, bias: Any = None,
                  *args: Any, **kwargs: Any) -> Gradients:  # fmt: skip
     call = back.forward
-    images, filters = _given(call, 0), _given(call, 1)
+    images, filters = needed(call, 0), needed(call, 1)
     attrs = {name: call.attrs[name] for name in ("strides", "pads", "dilations", "groups")}
     many = max(rank, 2)
     g = _result_as_images(back, rank, input)
@@ -932,7 +926,7 @@ def _convolution(rank: int, transposed: bool, /, back: _Back, input: Any, weight
 
 def _pooling(rank: int, /, back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
     call = back.forward
-    images = _given(call, 0)
+    images = needed(call, 0)
     op_type = call.op_type.removeprefix("torch.")
     attrs = {name: value for name, value in call.attrs.items() if name != "shape"}
     g = _result_as_images(back, rank, input)
@@ -1059,7 +1053,7 @@ def _layer_norm(
 def _rms_norm(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
     call = back.forward
     given = [tensor for tensor in back.tensors if tensor is not input]
-    length = _given(call, 1).array.size
+    length = needed(call, 1).array.size
     yield from _normalised(
         back, input, given[0] if given else None, None, shape=[input.array.size // length, length], axes=[1],
         weight_shape=[1, length], epsilon=float(call.attrs["epsilon"]), centred=False,
