@@ -16,7 +16,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, overload
 
@@ -86,7 +86,7 @@ class EntryFiles(Sequence[DumpFile]):
             call = parse_call_name(name)
             if call is None or _is_container(name, call, containers):
                 continue
-            forward = places.get(_forward_of(name, call)) if call.direction is Direction.BACKWARD else None
+            forward = places.get(call.entry(Direction.FORWARD)) if call.direction is Direction.BACKWARD else None
             dump_name = DumpName(op_type=type_of(call), op_name=flatten(name), task_id=number, timestamp=number)
             entries = (place,) if forward is None else (place, forward)
             files.append(DumpFile(path=self._path, name=dump_name, entries=entries))
@@ -121,18 +121,11 @@ def type_of(call: CallName) -> str:
     return name if call.direction is Direction.FORWARD else f"{name}.{call.direction}"
 
 
-def _forward_of(name: str, call: CallName) -> str:
-    """The entry of the forward of a backward."""
-    if call.is_module:
-        return name.replace(f"{_BACKWARD}.{call.count}", f"{_FORWARD}.{call.count}")
-    return name.removesuffix(_BACKWARD) + _FORWARD
-
-
 def _is_container(name: str, call: CallName, containers: Set[str]) -> bool:
     """Return whether all that a module computed is recorded call by call; `containers` are calls that others ran in."""
     if not call.is_module or call.direction is Direction.PARAMETERS_GRAD:
         return False
-    return (name if call.direction is Direction.FORWARD else _forward_of(name, call)) in containers
+    return (name if call.direction is Direction.FORWARD else call.entry(Direction.FORWARD)) in containers
 
 
 def _tree_beside(path: str) -> ModuleTree:
@@ -142,13 +135,6 @@ def _tree_beside(path: str) -> ModuleTree:
         if exists(tree):
             return read_construct(tree)
     return ModuleTree(parents={})
-
-
-def _backward_of(name: str, call: CallName) -> str:
-    """The entry of the backward of a forward."""
-    if call.is_module:
-        return name.replace(f"{_FORWARD}.{call.count}", f"{_BACKWARD}.{call.count}")
-    return name.removesuffix(_FORWARD) + _BACKWARD
 
 
 def read_entry(file: DumpFile) -> OpDump:
@@ -371,6 +357,8 @@ class _Builder:
             attrs["source"] = source
         if call.is_recomputed:
             attrs["is_recompute"] = True
+        if origin in self._tree.micro_steps:
+            attrs["micro_step"] = self._tree.micro_steps[origin]
         self._ops.append(
             Op(
                 name=call.name,
@@ -399,7 +387,7 @@ class _Builder:
     def _recorded(self, call: RecordedCall, name: CallName) -> RecordedOp:
         """The op of a call, with the calls that it belongs to."""
         if name.direction is Direction.BACKWARD:
-            return RecordedOp(call=call, forward=self._by_name.get(_forward_of(call.name, name)))
+            return RecordedOp(call=call, forward=self._by_name.get(name.entry(Direction.FORWARD)))
         if name.direction is Direction.FORWARD:
             return RecordedOp(call=call)
         module = call.name.replace(f".{Direction.PARAMETERS_GRAD}.", f"{_FORWARD}.")
@@ -411,7 +399,7 @@ class _Builder:
         if forward is None or forward.call is None or self._is_called_again(name):
             return RecordedOp(call=call)
         return RecordedOp(
-            call=call, forward=forward, backward=self._by_name.get(_backward_of(forward.name, forward.call))
+            call=call, forward=forward, backward=self._by_name.get(forward.call.entry(Direction.BACKWARD))
         )
 
     def _is_called_again(self, name: CallName) -> bool:
@@ -468,9 +456,9 @@ class _Builder:
         if call.call.direction is Direction.BACKWARD:
             if not slot.startswith("input"):
                 return ()
-            readers = dict.fromkeys(self._readers.get(_forward_of(call.name, call.call), ()))
+            readers = dict.fromkeys(self._readers.get(call.call.entry(Direction.FORWARD), ()))
             calls = (self._by_name[reader] for reader in readers)
-            backwards = (_backward_of(reader.name, reader.call) for reader in calls if reader.call is not None)
+            backwards = (reader.call.entry(Direction.BACKWARD) for reader in calls if reader.call is not None)
             return tuple(Edge(producer=name, index=0) for name in backwards if name in self._added)
         latest = self._latest[-_MAX_LOOKED_BACK:]
         views = (edge for edge, made in reversed(latest) if _may_be_view(tensor, made))
@@ -539,8 +527,14 @@ def _are_ordered(low: Number | None, high: Number | None, factor: float = 1.0) -
 
 
 def _desc(tensor: RecordedTensor) -> TensorDesc:
-    dtype = data_type_of(tensor.dtype) or tensor.dtype
-    return TensorDesc(dtype=dtype, layout="ND", shape=tensor.shape, origin_layout="ND", origin_shape=tensor.shape)
+    return _desc_of(tensor.dtype, tensor.shape)
+
+
+@lru_cache(maxsize=1 << 14)
+def _desc_of(recorded_dtype: str, shape: tuple[int, ...]) -> TensorDesc:
+    """One object for all tensors of a type and shape, of which a network has few."""
+    dtype = data_type_of(recorded_dtype) or recorded_dtype
+    return TensorDesc(dtype=dtype, layout="ND", shape=shape, origin_layout="ND", origin_shape=shape)
 
 
 #: Files of frameworks, which are not the user's.

@@ -242,8 +242,7 @@ def _forward_name(name: str) -> str | None:
     call = parse_call_name(name)
     if call is None or call.direction is not Direction.BACKWARD:
         return None
-    head, _, tail = name.rpartition(".backward")
-    return f"{head}.forward{tail}"
+    return call.entry(Direction.FORWARD)
 
 
 def judge_figures(leaf: MsprobeLeaf, benchmark: MsprobeLeaf | None = None) -> FiguresVerdict:

@@ -29,6 +29,7 @@ from precision_tool.lib.model.msprobe import (
     RecordedOp,
     RecordedTensor,
     SliceArgument,
+    numbered,
 )
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Output, Outputs
@@ -101,6 +102,7 @@ def recorded_formulas(
     NotComputedError
         Its function has no formula, not with these arguments, or inputs are missing.
     """
+    _check_whole(recorded)
     if dropped_share(recorded):
         yield _dropout_formula(op, dropped_share(recorded), got)
     elif not _is_forward(recorded):
@@ -159,6 +161,13 @@ def _shown(value: Any) -> str:
     return "tensor" if isinstance(value, Input) else str(value)
 
 
+def _check_whole(recorded: RecordedOp) -> None:
+    """Raise NotComputedError where a tensor is one rank's part of another: a call of parts may give parts of a sum."""
+    for tensor in (*recorded.inputs, *recorded.outputs):
+        if "placements" in tensor.more or "device_mesh" in tensor.more or "DTensor" in tensor.type:
+            raise NotComputedError("sharded", name=tensor.type)
+
+
 #: Makes the call of a formula of a recorded op from its inputs by slot.
 _Make = Callable[[Op, RecordedOp, Mapping[int, Input]], Call]
 
@@ -193,7 +202,8 @@ def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _M
     if spec is None:
         raise NotComputedError("no_formula", op_type=call.op_type)
     specs = call.outputs or output_specs_of(op.output_descs)
-    outputs = {slot: Ref(slot, 0) for slot in range(max(len(op.output_descs), 1))}
+    places = [place for place, number in enumerate(numbered(recorded.call.outputs)) if number is not None]
+    outputs = {slot: Ref(place, 0) for slot, place in enumerate(places or [0])}
     direct = _direct_args(call, inputs)
     if direct is not None:
         args, lent = direct
@@ -330,7 +340,7 @@ def _module_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) 
             return torch_call(name, [args[0], *shape, *weights], options)
 
         formula = _formula(op, recorded, inputs, make)
-        yield replace(formula, is_certain=len(choices) == 1)
+        yield replace(formula, is_certain=False)  # a class of the user's may have the same name
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -424,8 +434,8 @@ def _gradients(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Map
             slot: _rounded(tensor, lower) if first <= slot < behind else tensor for slot, tensor in inputs.items()
         }
     args, kwargs = bound(forward, inputs, first)
-    gradients = [inputs.get(slot) for slot in range(first)]
-    outputs = [inputs.get(slot) for slot in range(behind, len(op.inputs))]
+    gradients = [None if slot is None else inputs.get(slot) for slot in recorded.gradient_slots]
+    outputs = [None if number is None else inputs.get(behind + number) for number in numbered(forward.outputs)]
     name = api_of(forward)
     if not recorded.has_parameters_grad:
         return recorded_gradients(name, args, kwargs, outputs, gradients, [tensor.shape for tensor in recorded.outputs])

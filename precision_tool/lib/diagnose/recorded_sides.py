@@ -84,7 +84,7 @@ class RecordedSides:
         """Return the other arguments of a call, or of the forward of a backward."""
         call = parse_call_name(name)
         if call is not None and call.direction is Direction.BACKWARD:
-            name = name.replace(f".{Direction.BACKWARD}", f".{Direction.FORWARD}")
+            name = call.entry(Direction.FORWARD)
         return self._by_op.get(name, [])
 
     @cached_property

@@ -493,6 +493,10 @@ _FIGURES = {"maximum": "Max", "minimum": "Min", "mean": "Mean", "norm": "Norm"}
 _USUAL = frozenset({"type", "dtype", "shape", "requires_grad", "md5", "data_name", *_FIGURES.values()})
 
 
+#: What most tensors have beside the usual: one object for all.
+_NOTHING: Mapping[str, Argument] = {}
+
+
 def _tensor(kind: str, value: Mapping[str, Any], depth: int) -> RecordedTensor:
     shape = value["shape"]
     if not isinstance(shape, list) or not all(_is_extent(extent) for extent in shape):
@@ -505,7 +509,7 @@ def _tensor(kind: str, value: Mapping[str, Any], depth: int) -> RecordedTensor:
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
         checksum=_text(value.get("md5")),
         data_name=_text(value.get("data_name")),
-        more=_fields({key: item for key, item in value.items() if key not in _USUAL}, depth),
+        more=_fields({key: item for key, item in value.items() if key not in _USUAL}, depth) or _NOTHING,
         **{name: _figure(value.get(key)) for name, key in _FIGURES.items()},
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -45,6 +46,12 @@ class CallName:
     def is_module(self) -> bool:
         """Whether a module was called, not an API."""
         return self.prefix in MODULE_PREFIXES
+
+    def entry(self, direction: Direction) -> str:
+        """Return the name of the entry that records another direction of the same call."""
+        parts = [self.prefix, *filter(None, (self.name, self.class_name))]
+        ends = (str(direction), str(self.count)) if self.is_module else (str(self.count), str(direction))
+        return ".".join([*parts, *ends])
 
 
 def parse_call_name(text: str) -> CallName | None:
@@ -205,6 +212,12 @@ class RecordedOp:
             return ()
         return tuple(tensor for slot, tensor in backward.tensors() if not slot.startswith("output"))
 
+    @property
+    def gradient_slots(self) -> tuple[int | None, ...]:
+        """The slot of each gradient, in the order of the forward's outputs; None where an output had none."""
+        backward = self.backward if self.has_parameters_grad else self.call
+        return () if backward is None or not self.gradients else numbered(backward.inputs)
+
     @cached_property
     def _slots(self) -> tuple[tuple[str, RecordedTensor], ...]:
         call = self.backward if self.has_parameters_grad else self.call
@@ -227,6 +240,22 @@ class RecordedOp:
         """The outputs; of a module's `parameters_grad` these."""
         side = "parameters" if self.has_parameters_grad else "output"
         return tuple(tensor for slot, tensor in self.call.tensors() if slot.startswith(side))
+
+
+def numbered(arguments: Iterable[Argument]) -> tuple[int | None, ...]:
+    """Return of every argument, also those within others, which of the tensors it is; None for what is no tensor."""
+    count = itertools.count()
+
+    def walk(items: Iterable[Argument]) -> Iterator[int | None]:
+        for item in items:
+            if isinstance(item, tuple):
+                yield from walk(item)
+            elif isinstance(item, (Mapping, DescribedArgument)):
+                yield from walk((item if isinstance(item, Mapping) else item.fields).values())
+            else:
+                yield next(count) if isinstance(item, RecordedTensor) else None
+
+    return tuple(walk(arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
