@@ -280,11 +280,19 @@ class GraphMatcher:
             value: AnyTensor | Missing = tensor
             if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
                 value, desc = changed(whole, address=tensor.address), output_desc(producer, edge.index)
-            yield self._pair(row, value, self._origins.of(producer, edge.index, self._benchmark), desc, orders)
+            origin = self._origins.of(producer, edge.index, self._benchmark)
+            yield self._pair(row, value, self._own_origin(op, slot) or origin, desc, orders)
         for slot, tensor in sorted(dump.outputs.items()):
             row = changed(base, slot=f"output:{slot}")
             origin = self._origins.of(op, slot, self._benchmark)
             yield self._pair(row, tensor, origin, output_desc(op, slot), orders)
+
+    def _own_origin(self, op: Op, slot: int) -> Origin | None:
+        """The benchmark's tensor of the very input of a recorded call: what put it out is a guess by its figures."""
+        name = op.recorded_input(slot)
+        if not name or isinstance(self._benchmark.output_of(name, 0), Missing):
+            return None
+        return Origin(name, 0, "ND", None)
 
     def _pair(
         self,

@@ -559,7 +559,7 @@ class BenchmarkValues:
         for slot in values.input_slots(op):
             root = values.source_of(slot)
             some = rows.if_in(slot.index) if rows is not None else None
-            loaded = values.load_benchmark(root, some) if root is not None else None
+            loaded = values.load_benchmark_input(slot, some)
             own = op_inputs.get(slot.index)
             if loaded is None:
                 if own is None or root is None or values.parameter_of(root) is None:
@@ -602,7 +602,8 @@ class BenchmarkValues:
         if inputs is None or golden is None or result.slots[0].slot != 0:
             return None
         try:
-            true, npu_true = formula.sample(inputs, count), formula.sample(op_inputs, count)
+            of_golden = formula.in_type(golden.input.dtype)
+            true, npu_true = of_golden.sample(inputs, count), formula.sample(op_inputs, count)
         except FORMULA_ERRORS:
             return None
         if true is None or npu_true is None or golden.input.array.size != result.slots[0].size:
@@ -637,8 +638,10 @@ class BenchmarkValues:
         inputs = self.inputs(op, op_inputs, rows)
         if inputs is None:
             return None
+        first = values.load_benchmark(Root(op, result.slots[0].slot), rows) if result.slots else None
         try:
-            true, npu_true = formula.run(inputs), formula.run(op_inputs)
+            of_golden = formula if first is None else formula.in_type(first.input.dtype)
+            true, npu_true = of_golden.run(inputs), formula.run(op_inputs)
         except FORMULA_ERRORS:
             return None
         moved = self._moved(op_inputs, inputs)

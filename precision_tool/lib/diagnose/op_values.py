@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, isnan, nan, prod, sqrt
@@ -675,6 +675,17 @@ class RunValues:
             reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
             golden = next((loaded for loaded in reads if loaded is not None), None)
         return golden
+
+    def load_benchmark_input(self, slot: Slot, rows: Rows | None = None) -> Loaded | None:
+        """Return an input as the benchmark has it: of a recorded call its own, else what put it out."""
+        name = slot.op.recorded_input(slot.index)
+        golden = self.benchmark.output_of(name, 0) if name else None
+        if isinstance(golden, Tensor):
+            with suppress(NoValueError):
+                array, _ = self._read(golden, "ND", None, rows=rows)
+                return Loaded(Input(array=array, dtype=golden.dtype, layout="ND"), "benchmark", None, golden)
+        root = self.source_of(slot)
+        return None if root is None else self.load_benchmark(root, rows)
 
     def _golden(self, root: Root, rows: Rows | None = None) -> Loaded | None:
         origin = self.origins.of(root.op, root.index, self.benchmark)

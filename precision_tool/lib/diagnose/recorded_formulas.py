@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from math import inf
 from typing import Any, TypeVar
@@ -106,11 +107,17 @@ def recorded_formulas(
     if dropped_share(recorded):
         yield _dropout_formula(op, dropped_share(recorded), got)
     elif not _is_forward(recorded):
-        yield from _gradient_formulas(op, recorded, inputs, got)
+        formula = _gradient_formula(op, recorded, inputs, got)
+        if recorded.forward is not None and autocast_type(recorded.forward):
+            formula = replace(formula, plain=_gradient_formula(op, recorded, inputs, got, is_cast=False))
+        yield formula
     elif api_of(recorded.call) in MODULES:
         yield from _module_formulas(op, recorded, inputs)
     else:
-        yield _formula(op, recorded, inputs, _forward_call)
+        formula = _formula(op, recorded, inputs, _forward_call)
+        if autocast_type(recorded.call):
+            formula = replace(formula, plain=_formula(op, recorded, inputs, partial(_forward_call, is_cast=False)))
+        yield formula
         if other_call(_forward_call(op, recorded, inputs)) is not None:
             yield replace(_formula(op, recorded, inputs, _other_forward_call), is_certain=False)
 
@@ -173,10 +180,11 @@ _Make = Callable[[Op, RecordedOp, Mapping[int, Input]], Call]
 
 
 def _forward_call(
-    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], others: Mapping[str, Any] | None = None
-) -> Call:
-    """The call of a formula; `others` are arguments by name that have other values."""
-    lower = autocast_type(recorded.call)
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], others: Mapping[str, Any] | None = None,
+    is_cast: bool = True,
+) -> Call:  # fmt: skip
+    """The call of a formula; `others` are arguments by name that have other values; `is_cast`: autocast rounds."""
+    lower = autocast_type(recorded.call) if is_cast else ""
     if lower:
         inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
     name = api_of(recorded.call)
@@ -346,19 +354,23 @@ def _module_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) 
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-def _gradient_formulas(
-    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], got: Mapping[int, Input]
-) -> Iterator[Formula]:
-    """Yield the formula of a backward, or of the gradients of parameters.
+def _gradient_formula(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], got: Mapping[int, Input], *, is_cast: bool = True
+) -> Formula:
+    """Return the formula of a backward, or of the gradients of parameters. `is_cast`: as autocast rounds.
 
     An output may be one of several gradients: it is the one that is nearest to what was put out. Where that is not
     given, the formula is not certain.
     """
-    made = _gradients(op, recorded, inputs)
+    made = _gradients(op, recorded, inputs, is_cast)
     if not made:
         raise NotComputedError("outputs_without_formula", value=api_of(recorded.call))
     slots = sorted(inputs)
-    lower = autocast_type(recorded.forward) if recorded.has_parameters_grad and recorded.forward is not None else ""
+    lower = (
+        autocast_type(recorded.forward)
+        if is_cast and recorded.has_parameters_grad and recorded.forward is not None
+        else ""
+    )
     last: tuple[tuple[int, ...], Mapping[int, Sequence[Call]]] = ((), {})
 
     def calls_of(tensors: Mapping[int, Input]) -> Mapping[int, Sequence[Call]]:
@@ -366,7 +378,7 @@ def _gradient_formulas(
         nonlocal last
         key = tuple(id(tensor.array) for tensor in tensors.values())
         if last[0] != key:
-            last = key, _gradients(op, recorded, tensors)
+            last = key, _gradients(op, recorded, tensors, is_cast)
         return last[1]
 
     def make(slot: int, number: int) -> _Make:
@@ -386,7 +398,7 @@ def _gradient_formulas(
         )  # fmt: skip
     outputs = {slot: Ref(0, stage) for stage, slot in enumerate(made)}
     is_certain = all(slot in got or len(calls) == 1 for slot, calls in made.items())
-    yield Formula(stages=tuple(stages), outputs=outputs, is_certain=is_certain)
+    return Formula(stages=tuple(stages), outputs=outputs, is_certain=is_certain)
 
 
 def _nearest(calls: Sequence[Call], got: Input) -> int:
@@ -421,12 +433,14 @@ def _with_rounding(output: Output, dtype: str) -> Output:
     return replace(output, summed=np.hypot(output.summed, rounded))
 
 
-def _gradients(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) -> Mapping[int, Sequence[Call]]:
+def _gradients(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], is_cast: bool
+) -> Mapping[int, Sequence[Call]]:
     """The calls that each output of a backward may be of."""
     forward = recorded.forward
     if forward is None:
         raise NotComputedError("no_formula", op_type=op.type)
-    lower = autocast_type(forward)
+    lower = autocast_type(forward) if is_cast else ""
     first = len(recorded.gradients)
     behind = first + sum(not slot.startswith("output") for slot, _ in forward.tensors())
     if lower:

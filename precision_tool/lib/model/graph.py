@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.msprobe import RECORDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,11 @@ class Op:
     def is_recorded(self) -> bool:
         """Whether it is a call that msprobe recorded, which attributes tell more of."""
         return "recorded" in self.attrs
+
+    def recorded_input(self, slot: int) -> str:
+        """The name that a benchmark has of an input of a recorded call, whatever put it out; "" for other ops."""
+        recorded = self.attrs.get(RECORDED) if self.is_recorded else None
+        return recorded.tensor_name(slot) if recorded is not None and slot < len(recorded.input_slots) else ""
 
     @property
     def module(self) -> str:

@@ -230,6 +230,14 @@ class RecordedOp:
         """Where the inputs stand in the entry: `input.0`, `kwargs.mask`, of the forward `forward.input.0`."""
         return tuple(slot for slot, _ in self._slots)
 
+    def tensor_name(self, slot: int) -> str:
+        """Return the name of an input after its place, as a benchmark has it: `Functional.linear.0.forward.input.1`."""
+        place = self.input_slots[slot]
+        if place.startswith("forward.") and self.forward is not None:
+            return f"{self.forward.name}.{place.removeprefix('forward.')}"
+        call = self.backward if self.has_parameters_grad and self.backward is not None else self.call
+        return f"{call.name}.{place}"
+
     @property
     def inputs(self) -> tuple[RecordedTensor, ...]:
         """The inputs."""
