@@ -316,18 +316,21 @@ class _Builder:
             if parent is not None:
                 self._inside.setdefault(parent, []).append(child)
         #: Parameters, and what the network as a whole is given, by what tells tensors apart.
-        self._parameters: dict[object, str] = {}
+        self._parameters: dict[object, dict[str, str]] = {}
         self._data: set[object] = set()
         for call in calls:
             if call.call is None or not call.call.is_module or call.call.direction is not Direction.FORWARD:
                 continue
             for slot, tensor in call.tensors():
                 if slot.startswith("parameters."):
-                    self._parameters.setdefault(identity_of(tensor), _parameter_name(call.call, slot))
+                    of_modules = self._parameters.setdefault(identity_of(tensor), {})
+                    of_modules[call.call.name] = _parameter_name(call.call, slot)
                 elif slot.startswith("input") and tree.parents.get(call.name, "") is None:
                     self._data.add(identity_of(tensor))
         #: The output that a tensor is, the latest one.
         self._made: dict[object, Edge] = {}
+        #: What put the inputs out, by the names of these.
+        self._edges: dict[str, Edge] = {}
         #: The outputs in the order in which they were put out, the calls that read each call, and all that have an op.
         self._latest: list[tuple[Edge, RecordedTensor]] = []
         self._readers: dict[str, list[str]] = {}
@@ -346,7 +349,10 @@ class _Builder:
     def _add(self, number: int, call: RecordedCall, name: CallName) -> None:
         recorded = self._recorded(call, name)
         forward, inputs = recorded.forward, recorded.inputs
-        edges = [self._edge(call, slot, tensor) for slot, tensor in zip(recorded.input_slots, inputs, strict=True)]
+        edges = [
+            self._edge(call, recorded.tensor_name(number), slot, tensor)
+            for number, (slot, tensor) in enumerate(zip(recorded.input_slots, inputs, strict=True))
+        ]
         attrs: dict[str, Any] = {RECORDED: recorded}
         origin = call.name if forward is None else forward.name
         module = self._module_of(origin)
@@ -407,35 +413,53 @@ class _Builder:
         again = f"{name.prefix}.{name.name}.{name.class_name}{_FORWARD}."
         return any(f"{again}{count}" in self._by_name for count in range(2) if count != name.count)
 
-    def _edge(self, call: RecordedCall, slot: str, tensor: RecordedTensor) -> Edge:
-        """What put an input out: a call before, or an op that stands for what came from elsewhere."""
+    def _edge(self, call: RecordedCall, name: str, slot: str, tensor: RecordedTensor) -> Edge:
+        """What put an input out: a call before, or an op that stands for what came from elsewhere.
+
+        `name` is that of the tensor, `slot` its place among the arguments. What nobody put out is of its own reader:
+        other tensors may have the same figures.
+        """
         identity = identity_of(tensor)
-        edge = self._made.get(identity) if identity is not None else None
+        parameter = self._parameter(call, slot, identity)
+        edge = self._edges.get(name)
+        if edge is None and not parameter:
+            edge = self._made.get(identity) if identity is not None else None
         if edge is not None:
             return edge
-        op_type, name = self._source(call, slot, tensor, identity)
-        edge = Edge(producer=name, index=0)
-        if name not in self._by_name:
-            self._by_name[name] = call
+        op_type, source = (VARIABLE, parameter) if parameter else self._source(call, name, slot, tensor, identity)
+        edge = self._edges[name] = Edge(producer=source, index=0)
+        if source not in self._by_name:
+            self._by_name[source] = call
             made_of = self._made_of(call, slot, tensor) if op_type == UNRECORDED else ()
-            self._views[name] = tuple(behind.producer for behind in made_of)
+            self._views[source] = tuple(behind.producer for behind in made_of)
             self._ops.append(
                 Op(
-                    name=name, type=op_type, inputs=made_of, output_descs=(_desc(tensor),), original_names=(name,)
+                    name=source, type=op_type, inputs=made_of, output_descs=(_desc(tensor),), original_names=(source,)
                 )
             )  # fmt: skip
-        if identity is not None:
-            self._made[identity] = edge
+        if identity is not None and op_type != UNRECORDED:
+            self._made.setdefault(identity, edge)
         return edge
 
-    def _source(self, call: RecordedCall, slot: str, tensor: RecordedTensor, identity: object) -> tuple[str, str]:
+    def _parameter(self, call: RecordedCall, slot: str, identity: object) -> str:
+        """The parameter that an argument is: of the module of the call, else of another that has such numbers."""
+        of_modules = self._parameters.get(identity, {}) if identity is not None else {}
+        is_argument = call.call is not None and call.call.direction is Direction.FORWARD and slot != "input.0"
+        if not of_modules or not (is_argument and (_has_parameters(call) or slot.startswith("parameters."))):
+            return ""
+        module = call.name if call.call is not None and call.call.is_module else self._tree.parents.get(call.name)
+        inside = parse_call_name(module or call.name)
+        return of_modules.get(inside.name if inside is not None else "") or next(iter(of_modules.values()))
+
+    def _source(
+        self, call: RecordedCall, name: str, slot: str, tensor: RecordedTensor, identity: object
+    ) -> tuple[str, str]:
         """The type and name of an op for a tensor that no call put out."""
-        name = f"{call.name}.{slot}"
         if identity is None:
             return UNRECORDED, name
-        parameter = self._parameters.get(identity)
-        if parameter is not None:
-            return VARIABLE, parameter
+        parameters = self._parameters.get(identity)
+        if parameters:
+            return VARIABLE, next(iter(parameters.values()))
         assert call.call is not None
         is_first = slot == "input.0"
         if not is_first and tensor.requires_grad and call.call.name in WITH_PARAMETERS:
