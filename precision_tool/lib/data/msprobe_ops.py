@@ -22,8 +22,8 @@ from typing import Any, overload
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import Stamps
-from precision_tool.lib.data.msprobe_tree import CONSTRUCT_FILE, STACK_FILE, MsprobeLeaf, find_msprobe
-from precision_tool.lib.io.files import exists
+from precision_tool.lib.data.msprobe_tree import CONSTRUCT_FILE, STACK_FILE, TENSOR_FOLDER, MsprobeLeaf, find_msprobe
+from precision_tool.lib.io.files import exists, is_folder
 from precision_tool.lib.io.msprobe_dump import (
     data_type_of,
     read_calls,
@@ -53,6 +53,8 @@ from precision_tool.lib.model.tensor import AnyTensor, OpDump, TensorStatistics
 
 #: Types of the ops that stand for tensors which no call put out.
 DATA, VARIABLE, UNRECORDED = "Data", "Variable", "Unrecorded"
+#: The kind of the note on a `dump.json` that ends before its entries do.
+CUT_OFF = "row.io.msprobe.ends"
 #: The name of each graph that is made of a dump: ops of all ranks and steps are those of one network.
 GRAPH_NAME = "msprobe"
 #: Functions whose arguments behind the first are parameters, where these require gradients.
@@ -231,7 +233,10 @@ def find_msprobe_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark
         places[step, rank] = leaf.path
     first = run.leaves[0]
     files: dict[tuple[str, int], BenchmarkFile] = {}
-    for number, call in enumerate(read_calls(read_dump_index(first.graph))):
+    entries, notes = read_dump_index(first.graph), list(run.notes)
+    if entries.problem is not None:
+        notes.append(Message("error.place", where=first.graph, reason=entries.problem))
+    for number, call in enumerate(read_calls(entries)):
         if isinstance(call, UnreadCall) or call.call is None:
             continue
         for name, index, tensor in _named_tensors(call):
@@ -239,7 +244,7 @@ def find_msprobe_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark
                 path=first.graph, op_name=flatten(name), index=index, timestamp=number, recorded=tensor
             )
             files.setdefault((file.op_name, index), file)
-    return Benchmark(root=run.root, files=files, notes=run.notes, places=places if len(places) > 1 else {})
+    return Benchmark(root=run.root, files=files, notes=tuple(notes), places=places if len(places) > 1 else {})
 
 
 def _named_tensors(call: RecordedCall) -> Iterator[tuple[str, int, RecordedTensor]]:
@@ -297,7 +302,11 @@ def read_msprobe_graph(path: str) -> GraphFile:
                 tree = read_construct(posixpath.join(folder, name))
         except PrecisionToolError as error:
             notes.append(error.full_message)
-    notes += [problem for problem in (stacks.problem, tree.problem) if problem is not None]
+    for name, problem in ((STACK_FILE, stacks.problem), (CONSTRUCT_FILE, tree.problem)):
+        if problem is not None:
+            notes.append(Message("error.place", where=name, reason=problem))
+    if index.task == "tensor" and not is_folder(posixpath.join(folder, TENSOR_FOLDER)):
+        notes.append(Message("note.data.msprobe_no_tensors", folder=posixpath.join(folder, TENSOR_FOLDER)))
     ops = _Builder(calls, stacks, tree).ops()
     attrs = {"framework": index.framework, "level": index.level, "task": index.task}
     return GraphFile(path=path, graphs=(Graph(name=GRAPH_NAME, ops=tuple(ops), attrs=attrs),), notes=tuple(notes))

@@ -19,6 +19,7 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.graph_catalog import RunGraph, names_in
 from precision_tool.lib.data.matching import GraphDumps
+from precision_tool.lib.data.msprobe_ops import CUT_OFF
 from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import golden_leaf
@@ -246,6 +247,8 @@ _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed; without a benchmark other data, weights and random
 #: numbers go unnoticed (VERDICT.md §11).
 _CLEAN, _CLEAN_ALONE = 0.97, 0.6
+#: How much less sure that is of a list of calls that is cut off: what is missing may be any share of them.
+_CUT_OFF = 0.5
 #: What an op of which only some elements were recomputed takes away from it where no benchmark tells of the others.
 _IN_PART = 0.5
 
@@ -583,7 +586,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
-            base, cause=cause, confidence=(_CLEAN if has_benchmark else _CLEAN_ALONE) * checked_fraction, facts=facts,
+            base, cause=cause, confidence=_clean(subject, has_benchmark) * checked_fraction, facts=facts,
             next=plan(None, suspects, has_benchmark, findings.judged, framework=subject.file.framework),
         )  # fmt: skip
     first = guilty[0]
@@ -607,6 +610,17 @@ def _unread_ops(subject: Subject) -> Sequence[str]:
     return subject.comparison.unread if subject.comparison is not None else ()
 
 
+def _clean(subject: Subject, has_benchmark: bool) -> float:
+    """Return how sure it is that nothing is wrong where all that was dumped is right."""
+    share = _CUT_OFF if _is_cut_off(subject.file) else 1.0
+    return share * (_CLEAN if has_benchmark else _CLEAN_ALONE)
+
+
+def _is_cut_off(file: GraphFile) -> bool:
+    """Return whether calls are missing at the end of the file that lists them."""
+    return any(note.kind == CUT_OFF for note in file.notes)
+
+
 def _not_checked(
     subject: Subject, findings: Findings, partly: Sequence[OpResult], has_benchmark: bool
 ) -> Iterator[NotChecked]:
@@ -615,6 +629,8 @@ def _not_checked(
     unread = _unread_ops(subject)
     if unread:  # it goes by what other ops have of them
         yield NotChecked(lack=NotCheckedKind.NOT_READ, count=len(unread), op=unread[0])
+    if _is_cut_off(subject.file):
+        yield NotChecked(lack=NotCheckedKind.CUT_OFF, count=len(judged))
     missing = [result for result in judged if not result.is_dumped]
     if missing:  # a dump of everything would have told
         unknown = sum(result.state is State.NOT_RECOMPUTED for result in missing)

@@ -374,6 +374,8 @@ class NotCheckedKind(StrEnum):
 
     NOT_READ = "not_read"
     NOT_DUMPED = "not_dumped"
+    #: The file that lists the calls ends before they do.
+    CUT_OFF = "cut_off"
     OUT_OF_TIME = "out_of_time"
     #: Tensors whose true copy the time did not suffice to tell.
     UNSETTLED = "unsettled"
