@@ -372,9 +372,7 @@ def _file_of(result: LeafResult, runs: Sequence[RunGraph]) -> GraphFile | None:
 
 
 def _is_later(leaf: DumpLeaf, analyses: Sequence[Analysis]) -> bool:
-    """Return whether an earlier step of the same device and run is among these. msprobe counts steps from 0."""
-    if leaf.graph and leaf.step.isdecimal() and int(leaf.step) > 0:
-        return True
+    """Return whether an earlier step of the same device and run is among these."""
     others = [analysis.leaf.leaf for analysis in analyses if analysis.leaf is not None]
     return any(
         (run.device, run.model_name, run.model_id, run.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
