@@ -23,14 +23,17 @@ from precision_tool.lib.diagnose.recorded_statistics import (
     largest_of,
     statistics_of_any,
 )
+from precision_tool.lib.io.data_types import FLOATS
+from precision_tool.lib.io.msprobe_dump import data_type_of
 from precision_tool.lib.model.msprobe import Direction, Literal, RecordedCall, RecordedTensor
 
 #: The relative error that the vendor's acceptance of float32 kernels allows.
 _ACCEPTED = 1e-4
 #: How many times what was seen so far, or a rounding, a difference may be.
 _GROWTH = 3.0
-#: Functions that write their second and third argument, the running statistics.
+#: Functions that write the running statistics, and their places by the prefix.
 _WITH_STATE = ("batch_norm", "instance_norm")
+_STATE = {"Functional": (["input", "1"], ["input", "2"]), "Torch": (["input", "3"], ["input", "4"])}
 #: The slots of what a call reads.
 _READ = ("input", "kwargs", "parameters")
 
@@ -154,7 +157,7 @@ def is_overwritten(call: RecordedCall, slot: str) -> bool:
         return False
     place = slot.split(".")[:2]
     if name.name in _WITH_STATE:
-        return place in (["input", "1"], ["input", "2"])
+        return place in _STATE.get(name.prefix, _STATE["Functional"])
     argument = call.kwargs.get("inplace")
     writes = isinstance(argument, Literal) and argument.value is True
     writes |= name.name.startswith("__i") if name.name.endswith("__") else name.name.endswith("_")
@@ -221,12 +224,16 @@ def _floats(call: RecordedCall) -> Iterator[Statistics]:
     return (statistics for _, statistics in _statistics(call))
 
 
-def judged_outputs(call: RecordedCall, forward: RecordedCall | None) -> frozenset[str]:
+def judged_outputs(call: RecordedCall, forward: RecordedCall | None, *, reads_same: bool) -> frozenset[str]:
     """Return the slots of outputs whose figures say something about the kernel.
 
-    Gradients of parameters are sums in which most may cancel: of a bias before a batch norm all of it.
+    Gradients of parameters are sums in which most may cancel: of a bias before a batch norm all of it. Whole numbers
+    and bools are places and decisions, which the least rounding of what was read may turn, unless `reads_same` bytes.
     """
-    outputs = [(slot, tensor) for slot, tensor in call.tensors() if slot.startswith("output")]
+    outputs = [
+        (slot, tensor) for slot, tensor in call.tensors()
+        if slot.startswith("output") and (reads_same or data_type_of(tensor.dtype) in FLOATS)
+    ]  # fmt: skip
     if call.call is None or call.call.direction is Direction.FORWARD:
         return frozenset(slot for slot, _ in outputs)
     shapes = {tensor.shape for slot, tensor in call.tensors() if slot.startswith("input")}

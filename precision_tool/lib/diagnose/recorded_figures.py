@@ -432,7 +432,11 @@ class _Judge:
                 suspect = self._difference(entry, entry.twin)
         if laws:
             laws.sort(key=lambda bound: -bound.excess)
-            suspect = self._suspect(entry.call, entry.number, Ground.LAW, laws[0].slot, bounds=tuple(laws))
+            broken = self._suspect(entry.call, entry.number, Ground.LAW, laws[0].slot, bounds=tuple(laws))
+            if _may_be_another(entry.call):
+                broken = replace(broken, confidence=_CONFIDENCE[Ground.BYTES])
+            if suspect is None or broken.is_accused:
+                suspect = broken
         if any(isinstance(item, RecordedTensor) for item in entry.call.outputs):
             self._has_computed = True
         if suspect is not None and len(self._suspects) < _MOST_SUSPECTS:
@@ -461,7 +465,6 @@ class _Judge:
         wrote = list(paired(call, twin, outputs=True))
         if any(pair.own.dtype != pair.other.dtype for pair in (*read, *wrote)):
             self._trusts_bytes = False  # from here on both round in their own ways
-        slots = judged_outputs(call, entry.forward)
         if call.call is not None and call.call.direction is Direction.BACKWARD:
             # Gradients are added up and scaled in place, by functions that are not recorded.
             wrote = [pair for pair in wrote if not pair.has_same_figures or pair.is_same]
@@ -469,6 +472,7 @@ class _Judge:
         self._has_checksums |= knows_bytes
         self._has_figures |= any(pair.own.maximum is not None and pair.other.maximum is not None for pair in wrote)
         reads_same = knows_bytes and bool(read) and all(pair.is_same for pair in read)
+        slots = judged_outputs(call, entry.forward, reads_same=reads_same)
         if knows_bytes and all(pair.is_same for pair in (*read, *wrote)):
             self._same += 1
             return None
@@ -590,6 +594,14 @@ def _function(name: str) -> str:
     """A name without the number of the call."""
     call = parse_call_name(name)
     return name if call is None else f"{call.prefix}.{call.name}.{call.class_name}.{call.direction}"
+
+
+def _may_be_another(call: RecordedCall) -> bool:
+    """Whether the class of a module may be the user's, of which the name alone does not tell what it computes.
+
+    The classes with parameters are those that are written again: a `Linear` that scales its weight.
+    """
+    return call.call is not None and call.call.is_module and bool(call.parameters)
 
 
 def _is_not_finite(pair: PairedTensor) -> bool:
