@@ -611,7 +611,8 @@ def test_a_class_with_parameters_may_be_the_users(tmp_path: Path) -> None:
         ("Module.head.Linear.forward.0", Ground.LAW)
     ]  # fmt: skip
     assert verdict.culprit is None
-    assert render(verdict.conclusion, "en")
+    assert "not accused" in render(verdict.conclusion, "en")
+    assert "Module.head.Linear.forward.0" in render(verdict.conclusion, "zh")
     # Beside a benchmark the departure accuses it.
     right = {"Module.head.Linear.forward.0": entry | {"output": [tensor(x @ w.T)]}}
     culprit = judge(tmp_path / "both", {"Module.head.Linear.forward.0": entry}, right).culprit

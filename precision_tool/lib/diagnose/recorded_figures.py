@@ -177,6 +177,8 @@ class FiguresVerdict:
         """What is said first: from statistics only, as it is."""
         if self.culprit is not None:
             return Message("figures.accused", culprit=self.culprit.name, ground=str(self.culprit.ground))
+        if self.suspects and self.suspects[0].ground is Ground.LAW:
+            return Message("figures.doubtful", call=self.suspects[0].name)
         if self.suspects:
             return Message("figures.first_difference", call=self.suspects[0].name)
         if self.reason is not None and not self.judged:
