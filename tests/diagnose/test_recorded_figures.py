@@ -620,6 +620,40 @@ def test_a_class_with_parameters_may_be_the_users(tmp_path: Path) -> None:
     assert culprit.ground is Ground.DEPARTURE
 
 
+def norm_gradient(x: Array, dy: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    normal = centred / deviation
+    rest = dy - dy.mean(-1, keepdims=True) - normal * (dy * normal).mean(-1, keepdims=True)
+    return np.asarray(rest / deviation)
+
+
+@pytest.mark.parametrize("name", ["Functional.layer_norm", "Functional.batch_norm"])
+def test_a_gradient_of_which_nearly_all_cancels(tmp_path: Path, name: str) -> None:
+    """The gradient of a norm has nothing of what would scale a row, as a loss of squares would; rounding stays."""
+    random = np.random.default_rng(11)
+    x = random.standard_normal((16, 24))
+    y = layer_norm(x)
+
+    def entries(dtype: Any, dy: Array, scale: float = 1.0) -> dict[str, Any]:
+        low, steep, out = x.astype(dtype), dy.astype(dtype), y.astype(dtype)
+        dx = norm_gradient(low.astype(np.float64), steep.astype(np.float64)) * scale
+        return {
+            f"{name}.0.forward": forward(rounded(low), output=[rounded(out)]),
+            f"{name}.0.backward": backward(rounded(steep), output=[rounded(dx.astype(dtype))]),
+        }
+
+    bf16 = ml_dtypes.bfloat16
+    assert judge(tmp_path / "right", entries(bf16, y * 0.1), entries(np.float32, y * 0.1)).suspects == ()
+    # Where little cancels, or the benchmark has lost less, it is a fault as before.
+    for number, scale in enumerate((0.01, 1.2)):
+        dy = random.standard_normal(x.shape)
+        sides = entries(bf16, dy, scale), entries(np.float32, dy)
+        culprit = judge(tmp_path / str(number), *sides).culprit
+        assert culprit is not None, scale
+        assert culprit.name == f"{name}.0.backward"
+
+
 @pytest.mark.parametrize("made", [rounded, checksummed])
 def test_places_that_a_rounding_turns(tmp_path: Path, made: Any) -> None:
     """Which of two numbers that are nearly alike is the larger says something only of the same bytes."""

@@ -187,7 +187,8 @@ def allowed_of(unit: float, seen: float, amplification: float) -> float:
 def amplification_of(call: RecordedCall, forward: RecordedCall | None) -> float:
     """Return how much a function multiplies relative errors of its inputs, as their figures tell; 1 at least.
 
-    Sums and means lose what cancels, norms divide by what varies, and exponents are relative errors of the result.
+    Sums and means lose what cancels, norms divide by what varies, and exponents are relative errors of the result. The
+    gradient of a norm loses what would only shift or scale a row: nearly all of it, if the loss asks for that.
     """
     name = call.call
     if name is None:
@@ -208,9 +209,20 @@ def amplification_of(call: RecordedCall, forward: RecordedCall | None) -> float:
         nearest = min(abs(x.mean.low), abs(x.mean.high))
         variance = x.rms * x.rms - nearest * nearest
         factor = x.rms / sqrt(variance) if variance > 0 else 1.0
+        if source is not call and variance > 0:
+            factor *= _lost_in_gradient(call, y.rms / sqrt(variance))
     elif any(word in plain.lower() for word in ("softmax", "exp", "cross_entropy")):
         factor = x.rms
     return max(factor, 1.0)
+
+
+def _lost_in_gradient(call: RecordedCall, slope: float) -> float:
+    """Return how many times as large a gradient was before what cancels was taken away; 1 at least."""
+    figures = dict(_statistics(call))
+    dy, dx = figures.get("input.0"), figures.get("output.0")
+    if dy is None or dx is None or dy.shape != dx.shape or dx.norm is None or not dx.norm.low:
+        return 1.0
+    return max(dy.rms * slope * sqrt(dx.count) / dx.norm.low, 1.0)
 
 
 def _statistics(call: RecordedCall) -> Iterator[tuple[str, Statistics]]:
