@@ -20,6 +20,7 @@ from msprobe_python import run_torch
 from precision_tool.lib.data.msprobe_tree import find_msprobe
 from precision_tool.lib.diagnose import figure_laws
 from precision_tool.lib.diagnose.figure_laws import broken_bounds
+from precision_tool.lib.diagnose.recorded_differences import is_overwritten
 from precision_tool.lib.diagnose.recorded_figures import FiguresVerdict, Ground, Origin, judge_figures
 from precision_tool.lib.io.msprobe_dump import call_of
 from precision_tool.lib.messages import render
@@ -214,6 +215,82 @@ def test_no_law_without_its_arguments() -> None:
         assert broken(name, entry) is None, name
     huge = tensor(x) | {"shape": [1 << 62, 1 << 62], "Max": 10**400}
     assert broken("Functional.gelu.0.forward", forward(huge, output=[huge])) is None
+
+
+def test_where_takes_no_condition_for_a_side() -> None:
+    """Numbers with Inf have no figures; what the condition says is no number of the output."""
+    x = np.asarray([-1000.0, 2.0, 3.0, 5.0], np.float32)
+    condition, zeros = tensor(np.asarray([True, True, False, True])), tensor(np.zeros(4, np.float32))
+    right, wrong = tensor(np.asarray([-1000.0, 2.0, 0.0, 5.0], np.float32)), tensor(x * 2)
+    over = tensor(x) | {"Max": math.inf, "Mean": math.inf, "Norm": math.inf}
+    for name, arguments in (("Tensor", (tensor(x), condition)), ("Torch", (condition, tensor(x)))):
+        assert broken(f"{name}.where.0.forward", forward(*arguments, zeros, output=[right])) == []
+        assert broken(f"{name}.where.0.forward", forward(*arguments, zeros, output=[wrong])) == ["one_of"]
+    for name, arguments in (("Tensor", (over, condition)), ("Torch", (condition, over))):
+        assert broken(f"{name}.where.0.forward", forward(*arguments, zeros, output=[right])) is None
+    # A bool is no side.
+    assert broken("Torch.where.0.forward", forward(condition, condition, zeros, output=[right])) is None
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_quotient_without_a_fraction_has_no_slope(mode: str) -> None:
+    entry = forward(tensor(numbers(8, 8)), literal(2), rounding_mode=literal(mode))
+    gradient = backward(tensor(numbers(8, 8)), output=[tensor(np.zeros((8, 8), np.float32))])
+    assert broken("Torch.div.0.backward", gradient, entry) is None
+
+
+def test_a_stride_and_a_dilation_that_meet_the_same_elements() -> None:
+    x = np.zeros((1, 1, 64, 64), np.float32)
+    x[:, :, ::2, ::2] = 1
+    arguments = [tensor(x), tensor(np.ones((1, 1, 3, 3), np.float32)), None, literal(2), literal(0)]
+
+    def laws(name: str, value: float, *more: Any) -> list[str] | None:
+        entry = forward(*arguments, *more, output=[tensor(np.full((1, 1, 30, 30), value, np.float32))])
+        return broken(f"Functional.{name}.0.forward", entry)
+
+    assert laws("conv2d", 9.0, literal(2)) == []
+    assert laws("conv2d", 9.0, literal(1)) == ["matrix_norm"]  # each element is in four sums at most
+    assert laws("conv2d", 9.0, [literal(2), literal(2)]) == []
+    assert laws("conv2d", 9.0, literal(0)) is None
+    spread = [literal(0), literal(1)]
+    assert laws("conv_transpose2d", 9.0, *spread, literal(2)) == []
+    assert "matrix_element" in (laws("conv_transpose2d", 9.0, *spread, literal(1)) or ())
+
+
+def test_a_batch_norm_whose_weight_is_its_second_argument() -> None:
+    """That of torch; that of torch.nn.functional has it behind the running statistics, which it writes."""
+    x = numbers(64, 8)
+    y = layer_norm(x.T).T
+    state = [tensor(np.full(8, 0.01, np.float32)), tensor(np.full(8, 0.01, np.float32))]
+    weights = [tensor(np.full(8, 5.0, np.float32)), tensor(np.zeros(8, np.float32))]
+    rest = [literal(True), literal(0.1), literal(1e-5)]
+    for prefix, arguments in (("Functional", [*state, *weights]), ("Torch", [*weights, *state])):
+        name = f"{prefix}.batch_norm.0.forward"
+        assert broken(name, forward(tensor(x), *arguments, *rest, output=[tensor(y * 5)])) == []
+        assert "normalized_norm" in (
+            broken(name, forward(tensor(x), *arguments, *rest, output=[tensor(y * 6)])) or ()
+        )  # fmt: skip
+        call = call_of(name, forward(tensor(x), *arguments, *rest, output=[tensor(y)]))
+        places = [slot for slot, _ in call.tensors() if is_overwritten(call, slot)]
+        assert places == (["input.1", "input.2"] if prefix == "Functional" else ["input.3", "input.4"])
+
+
+def test_a_view_of_another_type_has_other_numbers() -> None:
+    x = numbers(4, 8).astype(ml_dtypes.bfloat16)
+    seen = x.view(np.float16)
+    name, as_type = "Tensor.view.0.forward", literal("torch.float16", "torch.dtype")
+    assert broken(name, forward(rounded(x), as_type, output=[rounded(seen)])) is None
+    assert broken(name, forward(rounded(x), literal(32), output=[rounded(x.reshape(32))])) == []
+    assert broken(name, forward(rounded(x), literal(32), output=[rounded(x.reshape(32) * 2)])) == ["same_numbers"]
+
+
+def test_a_gradient_at_an_infinity() -> None:
+    """What the forward read explains NaN in its gradient."""
+    dy, bad = tensor(numbers(8, 8)), tensor(np.full((8, 8), np.nan, np.float32))
+    x = numbers(8, 8)
+    over = tensor(x) | {"Max": math.inf, "Mean": math.inf, "Norm": math.inf}
+    assert broken("Functional.silu.0.backward", backward(dy, output=[bad]), forward(over)) is None
+    assert broken("Functional.silu.0.backward", backward(dy, output=[bad]), forward(tensor(x))) == ["slope"]
 
 
 def test_odd_arguments_and_figures(tmp_path: Path) -> None:
@@ -523,6 +600,78 @@ def test_modules_where_there_are_no_apis(tmp_path: Path) -> None:
     assert verdict.culprit is not None
     assert verdict.culprit.name == "Module.act.GELU.forward.0"
     assert judge(tmp_path / "none", {}).reason is not None
+
+
+def test_a_class_with_parameters_may_be_the_users(tmp_path: Path) -> None:
+    """A Linear that scales its weight breaks the law of torch's: it is shown, and not accused."""
+    x, w = numbers(8, 16), numbers(4, 16)
+    entry = forward(tensor(x), output=[tensor(x @ w.T * 30)]) | {"parameters": {"weight": tensor(w)}}
+    verdict = judge(tmp_path, {"Module.head.Linear.forward.0": entry})
+    assert [(suspect.name, suspect.ground) for suspect in verdict.suspects] == [
+        ("Module.head.Linear.forward.0", Ground.LAW)
+    ]  # fmt: skip
+    assert verdict.culprit is None
+    assert "not accused" in render(verdict.conclusion, "en")
+    assert "Module.head.Linear.forward.0" in render(verdict.conclusion, "zh")
+    # Beside a benchmark the departure accuses it.
+    right = {"Module.head.Linear.forward.0": entry | {"output": [tensor(x @ w.T)]}}
+    culprit = judge(tmp_path / "both", {"Module.head.Linear.forward.0": entry}, right).culprit
+    assert culprit is not None
+    assert culprit.ground is Ground.DEPARTURE
+
+
+def norm_gradient(x: Array, dy: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    normal = centred / deviation
+    rest = dy - dy.mean(-1, keepdims=True) - normal * (dy * normal).mean(-1, keepdims=True)
+    return np.asarray(rest / deviation)
+
+
+@pytest.mark.parametrize("name", ["Functional.layer_norm", "Functional.batch_norm"])
+def test_a_gradient_of_which_nearly_all_cancels(tmp_path: Path, name: str) -> None:
+    """The gradient of a norm has nothing of what would scale a row, as a loss of squares would; rounding stays."""
+    random = np.random.default_rng(11)
+    x = random.standard_normal((16, 24))
+    y = layer_norm(x)
+
+    def entries(dtype: Any, dy: Array, scale: float = 1.0) -> dict[str, Any]:
+        low, steep, out = x.astype(dtype), dy.astype(dtype), y.astype(dtype)
+        dx = norm_gradient(low.astype(np.float64), steep.astype(np.float64)) * scale
+        return {
+            f"{name}.0.forward": forward(rounded(low), output=[rounded(out)]),
+            f"{name}.0.backward": backward(rounded(steep), output=[rounded(dx.astype(dtype))]),
+        }
+
+    bf16 = ml_dtypes.bfloat16
+    assert judge(tmp_path / "right", entries(bf16, y * 0.1), entries(np.float32, y * 0.1)).suspects == ()
+    # Where little cancels, or the benchmark has lost less, it is a fault as before.
+    for number, scale in enumerate((0.01, 1.2)):
+        dy = random.standard_normal(x.shape)
+        sides = entries(bf16, dy, scale), entries(np.float32, dy)
+        culprit = judge(tmp_path / str(number), *sides).culprit
+        assert culprit is not None, scale
+        assert culprit.name == f"{name}.0.backward"
+
+
+@pytest.mark.parametrize("made", [rounded, checksummed])
+def test_places_that_a_rounding_turns(tmp_path: Path, made: Any) -> None:
+    """Which of two numbers that are nearly alike is the larger says something only of the same bytes."""
+    x = numbers(16, 24)
+
+    def entries(array: Array, places: Array) -> dict[str, Any]:
+        return {"Tensor.max.0.forward": forward(made(array), literal(-1), output=[made(array.max(-1)), made(places)])}
+
+    places = x.argmax(-1).astype(np.int64)
+    turned = places + 20
+    near = (x * (1 + 1e-6)).astype(np.float32)
+    assert judge(tmp_path / "near", entries(near, turned), entries(x, places)).culprit is None
+    verdict = judge(tmp_path / "same", entries(x, turned), entries(x, places))
+    if made is checksummed:
+        assert verdict.culprit is not None
+        assert (verdict.culprit.ground, verdict.culprit.slot) == (Ground.CHECKSUM, "output.1")
+    else:
+        assert verdict.culprit is None  # without bytes nobody knows that the inputs were the same
 
 
 # ---- what msprobe writes

@@ -12,6 +12,7 @@ import pytest
 from builders import Array, graph_op, tensor_desc, write_dump
 from diagnosing import verdict_of
 from faults import zero_tail
+from msprobe_files import forward, literal, tensor, write_leaf
 from tiny_network import Network, Part, binary, cast, fused, layers, numbers, source, unary
 
 from precision_tool.lib.data import dump_tree as walk
@@ -256,6 +257,33 @@ def test_nan_of_a_division_by_zero_in_a_mask(tmp_path: Path, benchmark: bool) ->
     assert "NaN arises from infinities" in words(found)
     assert "24 of 96 elements of the output are NaN; the first infinities come from inverse" in words(found)
     assert words(found, "zh")
+
+
+@pytest.mark.parametrize("mask", ["masked_fill", "data"])
+def test_nan_of_a_mask_of_the_scripts_own(tmp_path: Path, mask: str) -> None:
+    """A row of the softmax has nothing but the infinities that the script put there: it may be meant."""
+    scores, hidden = numbers(4, 6, seed=1), np.zeros((4, 6), np.bool_)
+    hidden[1] = True
+    masked = np.where(hidden, np.float32(-np.inf), scores)
+    powers = np.exp(masked - scores.max(-1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        weights = powers / powers.sum(-1, keepdims=True)
+    fill, softmax = "Tensor.masked_fill.0.forward", "Functional.softmax.0.forward"
+    files = {f"{softmax}.input.0.pt": masked, f"{softmax}.output.0.pt": weights}
+    over = tensor(scores, f"{softmax}.input.0.pt") | {"Min": -np.inf, "Mean": -np.inf, "Norm": np.inf}
+    bad = tensor(scores, f"{softmax}.output.0.pt") | dict.fromkeys(("Max", "Min", "Mean", "Norm"), np.nan)
+    entries = {}
+    if mask == "masked_fill":
+        names = [f"{fill}.{slot}.pt" for slot in ("input.0", "input.1", "output.0")]
+        files |= dict(zip(names, (scores, hidden, masked), strict=True))
+        made = over | {"data_name": names[2]}
+        inputs = tensor(scores, names[0]), tensor(hidden, names[1]), literal(-np.inf)
+        entries[fill] = forward(*inputs, output=[made])
+    entries[softmax] = forward(over, literal(-1), output=[bad])
+    write_leaf(tmp_path / "npu" / "step0" / "rank", entries, files)
+    (suspect,) = verdict_of(tmp_path).suspects
+    assert (suspect.culprit, suspect.cause, suspect.fact("nan_elements")) == (softmax, Cause.OVERFLOW, 6)
+    assert suspect.confidence == 0.4
 
 
 def test_nan_that_the_script_computes_too(tmp_path: Path) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, prod, sqrt
+from math import inf, isinf, prod, sqrt
 
 import numpy as np
 
 from precision_tool.lib.data.dumped_ops import NoBenchmark
+from precision_tool.lib.data.msprobe_ops import UNRECORDED
 from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
 from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake, flat_doubles, tells_rounding
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
-from precision_tool.lib.diagnose.recorded_formulas import GRADIENTS
+from precision_tool.lib.diagnose.recorded_formulas import GRADIENTS, recorded_of
 from precision_tool.lib.diagnose.replay import Effect
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
@@ -31,6 +32,7 @@ from precision_tool.lib.diagnose.verdict_model import (
 from precision_tool.lib.io import data_types
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.msprobe import Literal
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input
 
@@ -260,8 +262,10 @@ class OutOfRange:
                 is_compared = self._values.load_benchmark(root) is not None
                 more = (Fact(name="output", value=root.index), Fact(name="script_ops", value=self._script_ops(item.op)))
                 proof = Proof.COMPARED if item.state is State.NOT_RECOMPUTED and is_compared else Proof.RECOMPUTED
-                suspect = _suspect(item, Cause.OVERFLOW, proof, 0.85 if is_compared else 0.6, (*facts, *more))
-                is_made = source.type not in PARAMETER_TYPES | DATA_TYPES
+                is_made = source.type not in PARAMETER_TYPES | DATA_TYPES | {UNRECORDED}
+                # A mask of the script's own has infinities too, and a row of nothing else is NaN in a right softmax.
+                alone = 0.6 if is_made and not _puts_infinities(source) else 0.4
+                suspect = _suspect(item, Cause.OVERFLOW, proof, 0.85 if is_compared else alone, (*facts, *more))
                 suspects.append(replace(suspect, also=(source.name,) if is_made else ()))
         return suspects
 
@@ -688,6 +692,15 @@ class Explainer:
             facts = (Fact(name="not_recomputed", value=result.reason),)
             yield _suspect(result, _fusion_or_kernel(result.op), Proof.COMPARED, 0.35, facts)
             return
+
+
+def _puts_infinities(op: Op) -> bool:
+    """Whether a call was given an infinity as a number, as `masked_fill` is."""
+    recorded = recorded_of(op)
+    arguments = [] if recorded is None else [*recorded.call.inputs, *recorded.call.kwargs.values()]
+    return any(
+        isinstance(each, Literal) and isinstance(each.value, float) and isinf(each.value) for each in arguments
+    )  # fmt: skip
 
 
 def _suspect(result: OpResult, cause: Cause, proof: Proof, confidence: float, facts: Iterable[Fact]) -> Suspect:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, erf, exp, expm1, inf, isfinite, log, log1p, prod, sqrt, tanh
+from math import ceil, erf, exp, expm1, gcd, inf, isfinite, log, log1p, prod, sqrt, tanh
 from typing import Any, TypeAlias
 
 from precision_tool.lib.diagnose.recorded_statistics import (
@@ -133,10 +133,12 @@ class _Arguments:
 
     @property
     def is_explained(self) -> bool:
-        """Whether outputs that are not finite come from inputs of which all are."""
+        """Whether outputs that are not finite come from inputs of which all are, those of the forward as well."""
         if all(output is None or output.is_finite for output in self.outputs):
             return True
         values = [*self.inputs, *self.kwargs.values()]
+        if self.forward is not None:
+            values += [*self.forward.inputs, *self.forward.kwargs.values()]
         return not any(
             isinstance(item, RecordedTensor) for value in values
             for item in (value if isinstance(value, tuple) else (value,))
@@ -224,7 +226,9 @@ def _law_of(call: RecordedCall) -> Law | None:
     if name.prefix not in PREFIXES:
         return None
     laws = _LAWS if name.direction is Direction.FORWARD else _GRADIENT_LAWS
-    return laws.get(_plain(name.name))
+    plain = _plain(name.name)
+    # The arguments of some have another order where they are called in another way.
+    return laws.get(f"{name.prefix}.{plain}") or laws.get(plain)
 
 
 def _plain(name: str) -> str:
@@ -321,7 +325,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 
 @_law(
-    "reshape", "view", "transpose", "permute", "contiguous", "clone", "flatten", "squeeze", "unsqueeze", "swapaxes",
+    "reshape", "transpose", "permute", "contiguous", "clone", "flatten", "squeeze", "unsqueeze", "swapaxes",
     "swapdims", "movedim", "moveaxis", "flip", "roll", "t", "detach", "unflatten", "ravel", "view_as", "reshape_as",
     "to", "float", "half", "bfloat16", "double", "type", "type_as", "npu_dtype_cast", "rot90", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle",
@@ -331,6 +335,13 @@ def _moves(a: _Arguments) -> Iterator[Bound]:
     _floats(x, y)
     if x.dtype == y.dtype or x.largest <= largest_of(y.dtype):
         yield from _same_numbers("same_numbers", x, y, _moved(x, y))
+
+
+@_law("view")
+def _view(a: _Arguments) -> Iterator[Bound]:
+    if a.tensor(0).dtype != a.output.dtype:  # the same bytes, which are other numbers
+        raise _NoLawError
+    yield from _moves(a)
 
 
 @_law(
@@ -388,11 +399,12 @@ def _cat(a: _Arguments) -> Iterator[Bound]:
 
 @_law("where")
 def _where(a: _Arguments) -> Iterator[Bound]:
-    if isinstance(a.of(0, "input"), Statistics) and a.of(0, "input").dtype != "bool":  # Tensor.where
-        sides = [a.of(0, "input"), a.of(2, "other")]
-    else:
-        sides = [a.of(1, "input"), a.of(2, "other")]
-    yield from _one_of_several(sides, a.output)
+    yield from _one_of_several([a.of(1, "input"), a.of(2, "other")], a.output)
+
+
+@_law("Tensor.where")
+def _tensor_where(a: _Arguments) -> Iterator[Bound]:
+    yield from _one_of_several([a.of(0, "input"), a.of(2, "other")], a.output)
 
 
 @_law("masked_fill")
@@ -411,7 +423,7 @@ def _one_of_several(sides: list[Any], y: Statistics) -> Iterator[Bound]:
     lows, highs, slack = [], [], 0.0
     _floats(y)
     for side in sides:
-        if isinstance(side, Statistics):
+        if isinstance(side, Statistics) and side.dtype != "bool":  # that is a condition
             lows.append(side.minimum)
             highs.append(side.maximum)
             slack = max(slack, _moved(side, y))
@@ -806,16 +818,27 @@ def _addmm(a: _Arguments) -> Iterator[Bound]:
     yield from _product_bounds(a, x, w, x.shape[-1], added=a.tensor(0))
 
 
+def _for_axes(value: Any, axes: int) -> tuple[int, ...]:
+    """A number for each axis, of which an argument has one for all or one for each."""
+    numbers = _numbers(value)
+    numbers = numbers * axes if len(numbers) == 1 else numbers
+    if len(numbers) != axes or min(numbers) < 1:
+        raise _NoLawError
+    return numbers
+
+
 def _conv(a: _Arguments, is_transposed: bool = False) -> Iterator[Bound]:
     x, w = a.tensor(0), a.tensor(1, "weight")
     kernel = w.shape[2:]
     if not kernel:
         raise _NoLawError
-    strides = _numbers(a.of(3, "stride", 1))
-    strides = strides * len(kernel) if len(strides) == 1 else strides
-    if len(strides) != len(kernel) or min(strides) < 1:
-        raise _NoLawError
-    reuse = prod(ceil(size / stride) for size, stride in zip(kernel, strides, strict=True))
+    strides = _for_axes(a.of(3, "stride", 1), len(kernel))
+    dilations = _for_axes(a.of(7 if is_transposed else 5, "dilation", 1), len(kernel))
+    # Taps i and j of a kernel meet the same element where (i - j)·dilation is a multiple of the stride.
+    reuse = prod(
+        ceil(size * gcd(stride, dilation) / stride)
+        for size, stride, dilation in zip(kernel, strides, dilations, strict=True)
+    )
     # A transposed one adds up as many products at a place as an element has places, for each of its channels.
     terms = w.shape[0] * reuse if is_transposed else prod(w.shape[1:])
     yield from _product_bounds(a, x, w, terms, reuse, a.optional(2, "bias"))
@@ -925,13 +948,16 @@ def _group_norm(a: _Arguments) -> Iterator[Bound]:
     yield from _normalized(a, x, x.shape[0] * groups, _variance(x), weight, bias, a.number(4, "eps", 1e-5))
 
 
-@_law("batch_norm")
-def _batch_norm(a: _Arguments) -> Iterator[Bound]:
+def _batch_norm(a: _Arguments, weight_place: int) -> Iterator[Bound]:
     x = a.tensor(0)
     if not a.flag(5, "training", False) or len(x.shape) < 2:
         raise _NoLawError
-    weight, bias = a.optional(3, "weight"), a.optional(4, "bias")
+    weight, bias = a.optional(weight_place, "weight"), a.optional(weight_place + 1, "bias")
     yield from _normalized(a, x, x.shape[1], _variance(x), weight, bias, a.number(7, "eps", 1e-5))
+
+
+_LAWS["batch_norm"] = partial(_batch_norm, weight_place=3)  # behind the running statistics
+_LAWS["Torch.batch_norm"] = partial(_batch_norm, weight_place=1)
 
 
 @_law("rms_norm")
@@ -1071,6 +1097,8 @@ def _add_gradient(a: _Arguments) -> Iterator[Bound]:
 def _scaling_gradient(a: _Arguments, is_division: bool) -> Iterator[Bound]:
     """The gradient of what was multiplied by a number is the output's, multiplied by it."""
     if a.forward is None or isinstance(a.forward.of(1, "other"), (Statistics, RecordedTensor)):
+        raise _NoLawError
+    if a.forward.of(2, "rounding_mode") is not None:  # its slope is zero
         raise _NoLawError
     number = a.forward.number(1, "other")
     if not isinstance(a.forward.of(0, "input"), Statistics) or not number or len(a.forward.inputs) != 2:

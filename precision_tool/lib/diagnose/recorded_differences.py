@@ -23,14 +23,17 @@ from precision_tool.lib.diagnose.recorded_statistics import (
     largest_of,
     statistics_of_any,
 )
+from precision_tool.lib.io.data_types import FLOATS
+from precision_tool.lib.io.msprobe_dump import data_type_of
 from precision_tool.lib.model.msprobe import Direction, Literal, RecordedCall, RecordedTensor
 
 #: The relative error that the vendor's acceptance of float32 kernels allows.
 _ACCEPTED = 1e-4
 #: How many times what was seen so far, or a rounding, a difference may be.
 _GROWTH = 3.0
-#: Functions that write their second and third argument, the running statistics.
+#: Functions that write the running statistics, and their places by the prefix.
 _WITH_STATE = ("batch_norm", "instance_norm")
+_STATE = {"Functional": (["input", "1"], ["input", "2"]), "Torch": (["input", "3"], ["input", "4"])}
 #: The slots of what a call reads.
 _READ = ("input", "kwargs", "parameters")
 
@@ -154,7 +157,7 @@ def is_overwritten(call: RecordedCall, slot: str) -> bool:
         return False
     place = slot.split(".")[:2]
     if name.name in _WITH_STATE:
-        return place in (["input", "1"], ["input", "2"])
+        return place in _STATE.get(name.prefix, _STATE["Functional"])
     argument = call.kwargs.get("inplace")
     writes = isinstance(argument, Literal) and argument.value is True
     writes |= name.name.startswith("__i") if name.name.endswith("__") else name.name.endswith("_")
@@ -184,7 +187,8 @@ def allowed_of(unit: float, seen: float, amplification: float) -> float:
 def amplification_of(call: RecordedCall, forward: RecordedCall | None) -> float:
     """Return how much a function multiplies relative errors of its inputs, as their figures tell; 1 at least.
 
-    Sums and means lose what cancels, norms divide by what varies, and exponents are relative errors of the result.
+    Sums and means lose what cancels, norms divide by what varies, and exponents are relative errors of the result. The
+    gradient of a norm loses what would only shift or scale a row: nearly all of it, if the loss asks for that.
     """
     name = call.call
     if name is None:
@@ -205,9 +209,20 @@ def amplification_of(call: RecordedCall, forward: RecordedCall | None) -> float:
         nearest = min(abs(x.mean.low), abs(x.mean.high))
         variance = x.rms * x.rms - nearest * nearest
         factor = x.rms / sqrt(variance) if variance > 0 else 1.0
+        if source is not call and variance > 0:
+            factor *= _lost_in_gradient(call, y.rms / sqrt(variance))
     elif any(word in plain.lower() for word in ("softmax", "exp", "cross_entropy")):
         factor = x.rms
     return max(factor, 1.0)
+
+
+def _lost_in_gradient(call: RecordedCall, slope: float) -> float:
+    """Return how many times as large a gradient was before what cancels was taken away; 1 at least."""
+    figures = dict(_statistics(call))
+    dy, dx = figures.get("input.0"), figures.get("output.0")
+    if dy is None or dx is None or dy.shape != dx.shape or dx.norm is None or not dx.norm.low:
+        return 1.0
+    return max(dy.rms * slope * sqrt(dx.count) / dx.norm.low, 1.0)
 
 
 def _statistics(call: RecordedCall) -> Iterator[tuple[str, Statistics]]:
@@ -221,12 +236,16 @@ def _floats(call: RecordedCall) -> Iterator[Statistics]:
     return (statistics for _, statistics in _statistics(call))
 
 
-def judged_outputs(call: RecordedCall, forward: RecordedCall | None) -> frozenset[str]:
+def judged_outputs(call: RecordedCall, forward: RecordedCall | None, *, reads_same: bool) -> frozenset[str]:
     """Return the slots of outputs whose figures say something about the kernel.
 
-    Gradients of parameters are sums in which most may cancel: of a bias before a batch norm all of it.
+    Gradients of parameters are sums in which most may cancel: of a bias before a batch norm all of it. Whole numbers
+    and bools are places and decisions, which the least rounding of what was read may turn, unless `reads_same` bytes.
     """
-    outputs = [(slot, tensor) for slot, tensor in call.tensors() if slot.startswith("output")]
+    outputs = [
+        (slot, tensor) for slot, tensor in call.tensors()
+        if slot.startswith("output") and (reads_same or data_type_of(tensor.dtype) in FLOATS)
+    ]  # fmt: skip
     if call.call is None or call.call.direction is Direction.FORWARD:
         return frozenset(slot for slot, _ in outputs)
     shapes = {tensor.shape for slot, tensor in call.tensors() if slot.startswith("input")}

@@ -177,6 +177,8 @@ class FiguresVerdict:
         """What is said first: from statistics only, as it is."""
         if self.culprit is not None:
             return Message("figures.accused", culprit=self.culprit.name, ground=str(self.culprit.ground))
+        if self.suspects and self.suspects[0].ground is Ground.LAW:
+            return Message("figures.doubtful", call=self.suspects[0].name)
         if self.suspects:
             return Message("figures.first_difference", call=self.suspects[0].name)
         if self.reason is not None and not self.judged:
@@ -431,7 +433,11 @@ class _Judge:
                 suspect = self._difference(entry, entry.twin)
         if laws:
             laws.sort(key=lambda bound: -bound.excess)
-            suspect = self._suspect(entry.call, entry.number, Ground.LAW, laws[0].slot, bounds=tuple(laws))
+            broken = self._suspect(entry.call, entry.number, Ground.LAW, laws[0].slot, bounds=tuple(laws))
+            if _may_be_another(entry.call):
+                broken = replace(broken, confidence=_CONFIDENCE[Ground.BYTES])
+            if suspect is None or broken.is_accused:
+                suspect = broken
         if any(isinstance(item, RecordedTensor) for item in entry.call.outputs):
             self._has_computed = True
         if suspect is not None and len(self._suspects) < _MOST_SUSPECTS:
@@ -460,7 +466,6 @@ class _Judge:
         wrote = list(paired(call, twin, outputs=True))
         if any(pair.own.dtype != pair.other.dtype for pair in (*read, *wrote)):
             self._trusts_bytes = False  # from here on both round in their own ways
-        slots = judged_outputs(call, entry.forward)
         if call.call is not None and call.call.direction is Direction.BACKWARD:
             # Gradients are added up and scaled in place, by functions that are not recorded.
             wrote = [pair for pair in wrote if not pair.has_same_figures or pair.is_same]
@@ -468,6 +473,7 @@ class _Judge:
         self._has_checksums |= knows_bytes
         self._has_figures |= any(pair.own.maximum is not None and pair.other.maximum is not None for pair in wrote)
         reads_same = knows_bytes and bool(read) and all(pair.is_same for pair in read)
+        slots = judged_outputs(call, entry.forward, reads_same=reads_same)
         if knows_bytes and all(pair.is_same for pair in (*read, *wrote)):
             self._same += 1
             return None
@@ -477,7 +483,10 @@ class _Judge:
         differences = [(pair, difference_of(pair, elements=False)) for pair in (*read, *wrote)]
         inputs = [difference.relative for _, difference in differences[: len(read)] if difference is not None]
         seen = max([self._seen, *(value for value in inputs if isfinite(value))])
+        # A kernel that puts out too little does not excuse itself: the benchmark must have lost as much.
         factor = amplification_of(call, entry.forward)
+        if call.call is not None and call.call.direction is Direction.BACKWARD:
+            factor = min(factor, amplification_of(twin, entry.twin_forward))
         allowed = allowed_of_same(unit, factor) if reads_same else allowed_of(unit, seen, factor)
         outputs = [
             replace(difference, allowed=allowed)
@@ -589,6 +598,14 @@ def _function(name: str) -> str:
     """A name without the number of the call."""
     call = parse_call_name(name)
     return name if call is None else f"{call.prefix}.{call.name}.{call.class_name}.{call.direction}"
+
+
+def _may_be_another(call: RecordedCall) -> bool:
+    """Whether the class of a module may be the user's, of which the name alone does not tell what it computes.
+
+    The classes with parameters are those that are written again: a `Linear` that scales its weight.
+    """
+    return call.call is not None and call.call.is_module and bool(call.parameters)
 
 
 def _is_not_finite(pair: PairedTensor) -> bool:
