@@ -324,6 +324,7 @@ X = RecordedTensor(type="torch.Tensor", dtype="torch.float32", shape=(2,))
          "torch.full([2, 3], float('inf'), dtype=torch.bfloat16)"),
         (call("NPU.npu_rms_norm.0.forward", X, X, epsilon=1e-6), "torch_npu.npu_rms_norm(a, a, epsilon=1e-06)"),
         (call("Torch.cat.0.forward", (X, X), dim=0), "torch.cat([a, a], dim=0)"),
+        (call("Torch.inv.0.forward", X), "torch.linalg.inv(a)"),
     ],
 )  # fmt: skip
 def test_calls_as_code(recorded: RecordedCall, code: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import Any
 
@@ -140,6 +141,42 @@ def test_no_arguments_crash(part: int, args: list[Any], kwargs: dict[str, Any]) 
     for name in sorted(known_apis())[part::4]:
         with suppress(NotComputedError):
             outputs_of_call(torch_call(name if "." in name else f"Torch.{name}", args, kwargs))
+
+
+def test_functions_of_linalg_are_not_those_of_torch(torch: Torch) -> None:
+    """msprobe leaves `linalg.` out of names: what both have in different ways is refused where they differ."""
+    x, y, cube = values((3, 4), 1), values((3, 3), 2), values((3, 4, 5), 3)
+    differ: list[tuple[str, list[Any], dict[str, Any]]] = [
+        ("Torch.inv", [y], {}),
+        ("Torch.norm", [x, inf], {}),
+        ("Torch.norm", [x, 2], {}),
+        ("Torch.norm", [x], {"ord": 1}),
+        ("Torch.norm", [cube, 1, [0, 1]], {}),
+        ("Torch.diagonal", [cube], {}),
+        ("Torch.diagonal", [cube], {"dim1": 0}),
+        ("Torch.cross", [y, y + 1], {}),
+    ]
+    for api, args, options in differ:
+        with pytest.raises(NotComputedError):
+            outputs_of_api(api, *args, **options)
+    agree: list[tuple[str, list[Any], dict[str, Any]]] = [
+        ("Torch.norm", [x], {}),
+        ("Torch.norm", [x, "fro"], {}),
+        ("Torch.norm", [cube, 3], {}),
+        ("Torch.norm", [x, inf, 1], {}),
+        ("Torch.diagonal", [x], {"offset": 1}),
+        ("Torch.diagonal", [cube, 1], {}),
+        ("Torch.diagonal", [cube], {"dim1": 2, "dim2": 0}),
+        ("Torch.cross", [y, y + 1], {"dim": 0}),
+        ("Torch.cross", [x, x + 1], {}),
+        ("Torch.cross", [values((4, 3), 4), values((4, 3), 5)], {}),
+    ]
+    for api, args, options in agree:
+        output = outputs_of_api(api, *args, **options)[0]
+        assert output is not None
+        close(np.asarray(output.array), torch.run(api, *args, **options)[0], 1e-12)
+    assert builder_of("Functional.inv") is builder_of("Torch.reciprocal")  # of mindspore.ops
+    assert not [name for name in known_apis() if name.startswith("linalg.")]
 
 
 def test_dropout_that_draws_has_no_formula() -> None:

@@ -239,6 +239,16 @@ def test_a_linear_layer_of_a_strided_tensor_adds_its_bias_last() -> None:
     close(first_output(calls[1][0]).array, g.array.sum((0, 1)), 1e-11)
 
 
+def test_a_smooth_loss_without_a_bend_is_a_mean_last() -> None:
+    """PyTorch computes it as an l1_loss, whose last node is that of the mean or the sum."""
+    x, target, g = (recorded(array) for array in (values((3, 4), 1), values((3, 4), 2), values((), 3)))
+    for beta, reduction, expected in ((0.0, "mean", 1 / 12), (0.0, "sum", 1.0), (0.5, "mean", None)):
+        options = {"beta": beta, "reduction": reduction}
+        calls = recorded_gradients("Functional.smooth_l1_loss", [x, target], options, [], [g], [(3, 4)])
+        of_mean = np.full((3, 4), g.array * (expected or 1 / 12))
+        assert any(is_it(call, of_mean, 1e-12) for call in calls[0]) is (expected is not None)
+
+
 def test_a_wrong_gradient_is_no_candidate(torch: Torch) -> None:
     for api, args in (
         ("Functional.gelu", [values((4, 6), 1)]),

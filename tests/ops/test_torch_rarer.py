@@ -135,6 +135,26 @@ def test_a_batch_norm_of_short_parameters_holds_its_statistics_in_their_type(tor
     assert other_call(torch_call("Functional.batch_norm", recorded([x, *running, scale, offset, True]), {})) is None
 
 
+def test_places_of_a_grid_are_computed_in_a_short_type(torch: Torch) -> None:
+    """A place is off by as much as that type rounds numbers of the image's size; at a pixel other neighbours count."""
+    image, grid = (values(shape, seed).astype(np.float16) for shape, seed in (((1, 3, 40, 50), 18), ((1, 9, 9, 2), 19)))
+    grid = np.clip(grid, -1.2, 1.2)
+    (got,) = torch.run("Functional.grid_sample", image, grid, align_corners=False)
+    output = outputs_of_call(torch_call("Functional.grid_sample", [short(image), short(grid)], {}))[0]
+    assert output is not None
+    assert output.doubtful is not None
+    off = np.abs(got - output.array)
+    unit = 0.425 * np.hypot(2.0**-11 * output.array, 2.0**-24 * np.asarray(output.summed))
+    assert ((off <= 6 * unit) | output.doubtful).all()
+    assert not output.doubtful.all()
+    narrow = np.asarray(output.summed) * 2.0**-13  # as places in float32 are off
+    assert (off > 6 * 0.425 * np.hypot(2.0**-11 * output.array, 2.0**-24 * narrow)).any()
+    exact = outputs_of_api("Functional.grid_sample", image.astype(np.float32), grid.astype(np.float32))[0]
+    assert exact is not None
+    assert exact.doubtful is not None
+    assert exact.doubtful.sum() < output.doubtful.sum()
+
+
 def test_a_factor_is_held_in_a_short_type(torch: Torch) -> None:
     """What is left of two numbers that nearly cancel is as far off as the factor is rounded."""
     b = values((64,), 17).astype(np.float16)

@@ -24,6 +24,11 @@ _MINDSPORE_PLACES = {
     "Functional": "mindspore.ops", "Tensor": "mindspore.Tensor", "Mint": "mindspore.mint",
     "MintFunctional": "mindspore.mint.nn.functional",
 }  # fmt: skip
+#: Functions of torch.linalg that torch has not: msprobe leaves `linalg.` out of their names.
+_LINALG = frozenset({
+    "vector_norm", "matrix_norm", "lu_factor", "svdvals", "inv", "pinv", "vecdot", "multi_dot", "householder_product",
+    "tensorsolve", "cholesky_ex", "inv_ex", "solve_ex", "lu_factor_ex", "ldl_factor", "ldl_factor_ex",
+})  # fmt: skip
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^",
@@ -78,7 +83,8 @@ def function_of(name: CallName, framework: str) -> str:
     place = (_MINDSPORE_PLACES if framework == "mindspore" else _PLACES).get(name.prefix)
     if place is None or not all(part.isidentifier() for part in name.name.split(".")):
         raise NoCodeError
-    return f"{place}.{name.name}"
+    is_linalg = name.prefix == "Torch" and name.name in _LINALG
+    return f"{place}.linalg.{name.name}" if is_linalg else f"{place}.{name.name}"
 
 
 def is_in_place(name: CallName) -> bool:

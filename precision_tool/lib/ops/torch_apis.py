@@ -1189,7 +1189,7 @@ for _name in ("var", "std", "var_mean", "std_mean"):
     _APIS[_name] = partial(_deviation, f"torch.{_name}")
 
 
-@api("vector_norm", "linalg.vector_norm", "linalg_vector_norm")
+@api("vector_norm", "linalg_vector_norm")
 def _vector_norm(input: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Call:
     x = _typed(input, dtype)
     axes = _all_axes(x, dim)
@@ -1199,19 +1199,6 @@ def _vector_norm(input: Any, ord: Any = 2, dim: Any = None, keepdim: bool = Fals
     return _call("LpNorm", x, axes=axes, keep_dims=bool(keepdim), p=power, epsilon=0.0)
 
 
-_APIS["linalg.norm"] = _APIS["linalg_norm"] = (
-    lambda A, ord=None, dim=None, keepdim=False, dtype=None:
-    _vector_norm(A, 2 if ord is None else _only_vectors(A, ord, dim), dim, keepdim, dtype=dtype)
-)  # fmt: skip
-
-
-def _only_vectors(x: Input, ord: Any, dim: Any) -> Any:
-    """The power of a norm of vectors; matrices have other norms by the same names."""
-    if len(_all_axes(x, dim)) != 1:
-        raise NotComputedError("no_variant", name="ord", value=str(ord))
-    return ord
-
-
 @api("norm")
 def _norm(
     input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: Any = None, dtype: Any = None
@@ -1219,6 +1206,22 @@ def _norm(
     if p == "nuc":
         raise NotComputedError("no_variant", name="p", value="nuc")
     return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
+
+
+@api("Torch.norm")
+def _norm_or_linalg_norm(
+    input: Any, p: Any = None, dim: Any = None, keepdim: bool = False, out: Any = None, dtype: Any = None,
+    *, ord: Any = None,
+) -> Call:  # fmt: skip
+    """torch.norm or torch.linalg.norm: msprobe leaves `linalg.` out of names.
+
+    They differ for matrices: numbers are powers of the elements in the first, norms of matrices in the second, where
+    only the one of Frobenius is computed.
+    """
+    power = ord if p is None else p
+    if power not in ("fro", None) and len(_all_axes(input, dim)) == 2:
+        raise NotComputedError("no_variant", name="ord", value=str(power))
+    return _norm(input, power, dim, keepdim, dtype=dtype)
 
 
 def _extreme(word: str, /, input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Call:
@@ -1497,6 +1500,19 @@ def _triu(input: Any, diagonal: int = 0) -> Call:
 @api("diagonal")
 def _diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Call:
     return _moved(input, np.diagonal(input.array, offset, dim1, dim2))
+
+
+@api("Torch.diagonal")
+def _diagonal_or_linalg_diagonal(
+    input: Any, *args: Any, offset: int = 0, dim1: int | None = None, dim2: int | None = None
+) -> Call:
+    """torch.linalg.diagonal takes the last two axes where none are given, and these by name only."""
+    axes = {name: axis for name, axis in (("dim1", dim1), ("dim2", dim2)) if axis is not None}
+    if args:
+        return _diagonal(input, *args, **axes)
+    if input.array.ndim != 2 and len(axes) < 2:
+        raise NotComputedError("no_variant", name="dim1", value=str(dim1))
+    return _diagonal(input, offset, **axes)
 
 
 @api("diag")

@@ -1371,7 +1371,7 @@ for _name, _root in (("var", False), ("std", True)):
     _GRADIENTS[f"{_name}_mean"] = partial(_deviation_alone, _root)
 
 
-@gradient("vector_norm", "linalg.vector_norm", "linalg_vector_norm", "norm", "linalg.norm", "linalg_norm")
+@gradient("vector_norm", "linalg_vector_norm", "norm")
 def _norm(back: _Back, input: Any, *args: Any, **kwargs: Any) -> Gradients:
     call = back.forward
     axes = list(call.attrs["axes"])
@@ -1766,6 +1766,13 @@ def _of_reduction(back: _Back, input: Any, target: Any, *args: Any, **kwargs: An
     elif attrs["reduction"] != "none":
         g = replace(back.g, array=np.broadcast_to(back.g.array, shape))
         yield shape, lambda: _shared(g, prod(shape)) if attrs["reduction"] == "mean" else _call("Identity", g)
+
+
+@_between("smooth_l1_loss")
+def _of_no_bend(back: _Back, input: Any, target: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[Shape, Maker]]:
+    """Without the part below beta it is an l1_loss."""
+    if back.forward.attrs["beta"] <= 0:
+        yield from _of_reduction(back, input, target)
 
 
 @_between("rms_norm")

@@ -198,17 +198,26 @@ def _diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: An
     )
 
 
-@api("cross", "linalg.cross")
+@api("cross")
 def _cross(input: Any, other: Any, dim: int | None = None) -> Call:
     shape = np.broadcast_shapes(input.array.shape, other.array.shape)
     axis = (shape.index(3) if 3 in shape else -1) if dim is None else int(dim)
     return _call("torch.cross", input, other, dim=axis)
 
 
-_APIS["linalg.cross"] = _APIS["linalg_cross"] = lambda input, other, *, dim=-1: _cross(input, other, dim)
+_APIS["linalg_cross"] = lambda input, other, *, dim=-1: _cross(input, other, dim)
 
 
-@api("vecdot", "linalg.vecdot")
+@api("Torch.cross")
+def _cross_or_linalg_cross(input: Any, other: Any, dim: int | None = None) -> Call:
+    """torch.cross takes the first axis of three where none is given, torch.linalg.cross the last axis."""
+    shape = np.broadcast_shapes(input.array.shape, other.array.shape)
+    if dim is None and shape[-1] == 3 and shape.count(3) > 1:
+        raise NotComputedError("no_variant", name="dim", value="None")
+    return _cross(input, other, dim)
+
+
+@api("vecdot")
 def _vecdot(x: Any, y: Any, *, dim: int = -1) -> Call:
     return _call("torch.vecdot", x, y, dim=int(dim))
 
@@ -246,7 +255,7 @@ def _frobenius_norm(input: Any, dim: Any = (), keepdim: bool = False) -> Call:
     return _vector_norm(input, 2, list(dim), keepdim)
 
 
-@api("matrix_norm", "linalg.matrix_norm")
+@api("matrix_norm")
 def _matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Call:
     _plain(ord=None if ord == "fro" else ord)
     return _vector_norm(A, 2, list(dim), keepdim, dtype=dtype)
@@ -652,15 +661,16 @@ def _npu_moe_token_unpermute(
 
 # --- MindSpore --------------------------------------------------------------------------------------------------------
 
-#: Names of mindspore.ops and mint for functions of PyTorch with the same arguments.
+#: Names of mindspore.ops and mint for functions of PyTorch with the same arguments. `inv` of mindspore.ops alone is of
+#: each element: Torch.inv is torch.linalg.inv, of matrices, as msprobe leaves `linalg.` out of names.
 _OF_MINDSPORE = {
     "add_ex": "add", "sub_ex": "sub", "sqrt_ex": "sqrt", "mean_ex": "mean", "baddbmm_ex": "baddbmm",
     "batch_norm_ex": "batch_norm", "max_pool2d_ex": "max_pool2d", "softmax_ex": "softmax", "one_hot_ext": "one_hot",
     "permute_ex": "permute", "cat_ex": "cat", "flip_ex": "flip", "any_ex": "any", "floor_mod": "remainder",
     "floor_div": "floor_divide", "dense": "linear", "gather_elements": "gather", "expand_dims": "unsqueeze",
     "rotary_position_embedding": "npu_rotary_mul", "bce_with_logits": "binary_cross_entropy_with_logits",
-    "inv": "reciprocal", "addn": "_added_all", "tensor_dot": "tensordot", "clip_by_value": "clamp", "cast": "to",
-    "assign": "copy_", "assign_add": "add", "assign_sub": "sub", "gather_d": "gather",
+    "Functional.inv": "reciprocal", "addn": "_added_all", "tensor_dot": "tensordot", "clip_by_value": "clamp",
+    "cast": "to", "assign": "copy_", "assign_add": "add", "assign_sub": "sub", "gather_d": "gather",
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from precision_tool.lib.ops.losses import reduced_loss
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.movement import indices_of
 from precision_tool.lib.ops.op_arguments import (
+    ROUNDOFF,
     Mask,
     axis_of,
     common_shape,
@@ -210,18 +211,23 @@ def sampled_at(call: Call) -> Outputs:
     """Images at the places of a grid, whose coordinates run from −1 to 1.
 
     Where a place lies between two pixels hangs on its rounding: an error of the place moves the result by as much as
-    the neighbours differ.
+    the neighbours differ. Kernels compute places in the type of the tensors, be it a short one; where rounding may
+    take a place past a pixel other neighbours are taken.
     """
     x, grid = numbers(call, 0, 1)
+    unit = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) or ROUNDOFF["float32"]
     mode, padding = text(call, "mode", default="bilinear"), text(call, "padding_mode", default="zeros")
     align = flag(call, "align_corners")
     if x.ndim != 4 or grid.ndim != 4 or mode != "bilinear" or padding not in ("zeros", "border"):
         raise NotComputedError("no_variant", name="mode", value=f"{mode} {padding}")
     sizes = x.shape[3], x.shape[2]
     check_size([*x.shape[:2], *grid.shape[1:3]])
-    places = []
+    places, error, unsure = [], np.full(grid.shape[:3], 2.0), np.zeros(grid.shape[:3], np.bool_)
     for at, size in enumerate(sizes):
         place = (grid[..., at] + 1) / 2 * (size - 1) if align else ((grid[..., at] + 1) * size - 1) / 2
+        off = np.abs(grid[..., at] + 1) * size + np.abs(place)  # the sum, the product and the difference, in units
+        error += off
+        unsure |= np.abs(place - np.rint(place)) <= off * unit
         places.append(np.clip(place, 0, size - 1) if padding == "border" else place)
     total = np.zeros((*x.shape[:2], *grid.shape[1:3]))
     absolute, squares = np.zeros_like(total), np.zeros_like(total)
@@ -238,7 +244,9 @@ def sampled_at(call: Call) -> Outputs:
             total += values * weight[:, None]
             absolute += np.abs(values)
             squares += (values * weight[:, None]) ** 2
-    return [Output(array=total, summed=absolute * (2 + max(sizes)), terms=np.sqrt(squares))]
+    summed = absolute * error[:, None] * max(1.0, unit / ROUNDOFF["float32"])
+    doubtful = np.broadcast_to(unsure[:, None], total.shape)
+    return [Output(array=total, summed=summed, terms=np.sqrt(squares), doubtful=doubtful)]
 
 
 @op("torch.fold", kind=Kind.SUM, inputs=("input",))
