@@ -384,8 +384,8 @@ class CandidateFormulas:
         self.fitting: dict[object, tuple[object, ...]] = {}
         #: Formulas of ops that are not fused by the id of the op: they remember the attributes that they asked for.
         self._direct: dict[int, Formula] = {}
-        #: Those of recorded calls, and whether what was put out was known.
-        self._recorded: dict[tuple[int, bool], tuple[Formula, ...]] = {}
+        #: Those of the recorded call that was asked for last, by its id and whether what it put out was given.
+        self._recorded: tuple[tuple[int, bool] | None, tuple[Formula, ...]] = (None, ())
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
@@ -404,9 +404,9 @@ class CandidateFormulas:
         recorded = recorded_of(op)
         if recorded is not None:
             key = id(op), bool(got)
-            if key not in self._recorded:
-                self._recorded[key] = tuple(recorded_formulas(op, recorded, op_inputs.inputs, got))
-            yield from self._recorded[key]
+            if self._recorded[0] != key:  # of one op at a time, since they hold its numbers
+                self._recorded = key, tuple(recorded_formulas(op, recorded, op_inputs.inputs, got))
+            yield from self._recorded[1]
             return
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
