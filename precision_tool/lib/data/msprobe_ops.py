@@ -1,10 +1,10 @@
 """msprobe's dumps as ops: an entry of `dump.json` is an op, its tensors lie beside it, and equal tensors connect ops.
 
 An op is named and typed after its entry: `Functional.gelu.1.forward` is a `Functional.gelu`. Its inputs are the tensors
-among its arguments in their order. The op of a backward reads the gradients, and then all that its forward did and put
-out, which its formula needs. A module whose APIs were recorded computes nothing itself; it is told of them in their
-attributes, and its parameters are `Variable` ops. Other tensors that no call put out are of `Data` ops where data come
-in, and of `Unrecorded` ops elsewhere: functions that a script imported itself are not recorded.
+among its arguments in their order. The op of a backward reads the gradients, and then the inputs and outputs of its
+forward, which its formula needs. A module whose calls were recorded is no op: these have it as an attribute, and its
+parameters are `Variable` ops. Other tensors that no call put out are `Data` ops where data come in, and `Unrecorded`
+ops elsewhere: functions that a script imported itself are not recorded.
 
 Nothing in a dump says which output is which input. Equal shape, type and checksum, or figures, within the order of
 calls do; the latest output counts.
@@ -277,7 +277,7 @@ def read_msprobe_graph(path: str) -> GraphFile:
     Raises
     ------
     FormatError
-        It is no dump of msprobe. An entry that alone is damaged is left out, which `notes` tell.
+        It is no dump of msprobe. An entry that alone is damaged is left out and counted in `notes`.
     """
     index = read_dump_index(path)
     calls: list[RecordedCall] = []

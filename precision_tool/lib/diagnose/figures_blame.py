@@ -93,7 +93,7 @@ def _suspect(each: FigureSuspect, result: OpResult, readers: Mapping[str, Sequen
 
 
 def _after(name: str, readers: Mapping[str, Sequence[str]]) -> int:
-    """Return how many ops are fed by one, directly or not."""
+    """Return the number of ops downstream of an op."""
     waiting, reached = [name], {name}
     while waiting:
         fresh = [reader for reader in readers.get(waiting.pop(), ()) if reader not in reached]

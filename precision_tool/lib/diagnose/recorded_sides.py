@@ -241,7 +241,7 @@ def _is_extent(*values: object) -> bool:
 def find_differences(space: Workspace, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
     """Return what two runs differ in, by their passports and by what msprobe recorded; None where neither tells.
 
-    By default of the data folder. What cannot be read is told by those that compare it.
+    By default of the data folder. The comparison reports what cannot be read.
     """
     pair = find_passports(space, npu, golden)
     try:
