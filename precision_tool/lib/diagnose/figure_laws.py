@@ -388,7 +388,8 @@ def _cat(a: _Arguments) -> Iterator[Bound]:
 
 @_law("where")
 def _where(a: _Arguments) -> Iterator[Bound]:
-    if isinstance(a.of(0, "input"), Statistics) and a.of(0, "input").dtype != "bool":  # Tensor.where
+    first = a.of(0, "input")  # its figures may be infinite: no Statistics
+    if isinstance(first, (Statistics, RecordedTensor)) and not first.dtype.endswith("bool"):  # Tensor.where
         sides = [a.of(0, "input"), a.of(2, "other")]
     else:
         sides = [a.of(1, "input"), a.of(2, "other")]
@@ -1071,6 +1072,8 @@ def _add_gradient(a: _Arguments) -> Iterator[Bound]:
 def _scaling_gradient(a: _Arguments, is_division: bool) -> Iterator[Bound]:
     """The gradient of what was multiplied by a number is the output's, multiplied by it."""
     if a.forward is None or isinstance(a.forward.of(1, "other"), (Statistics, RecordedTensor)):
+        raise _NoLawError
+    if a.forward.kwargs.get("rounding_mode") is not None:  # steps have a gradient of zeros
         raise _NoLawError
     number = a.forward.number(1, "other")
     if not isinstance(a.forward.of(0, "input"), Statistics) or not number or len(a.forward.inputs) != 2:
