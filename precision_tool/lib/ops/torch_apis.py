@@ -384,7 +384,7 @@ def _lerp(input: Any, end: Any, weight: Any) -> Call:
 @api("where")
 def _where(condition: Any, input: Any = None, other: Any = None) -> Call:
     if input is None:
-        return _parts(Input(array=np.zeros(0, np.int64), dtype="int64"), np.nonzero(condition.array))
+        return _parts(Input(array=np.zeros(0, np.int64), dtype="int64"), np.nonzero(np.atleast_1d(condition.array)))
     return _call("SelectV2", condition, _like(input, other), _like(other, input))
 
 
