@@ -36,7 +36,6 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.msprobe import (
-    RECORDED,
     CallName,
     CallStacks,
     Direction,
@@ -362,7 +361,7 @@ class _Builder:
             self._edge(call, recorded.tensor_name(number), slot, tensor)
             for number, (slot, tensor) in enumerate(zip(recorded.input_slots, inputs, strict=True))
         ]
-        attrs: dict[str, Any] = {RECORDED: recorded}
+        attrs: dict[str, Any] = {"recorded": recorded}
         origin = call.name if forward is None else forward.name
         module = self._module_of(origin)
         if module:
@@ -384,6 +383,7 @@ class _Builder:
                 output_descs=tuple(map(_desc, recorded.outputs)),
                 original_names=(call.name,),
                 attrs=attrs,
+                recorded=recorded,
             )
         )
         self._added.add(call.name)

@@ -35,7 +35,7 @@ from precision_tool.lib.diagnose.formulas import (
     script_tensor,
 )
 from precision_tool.lib.diagnose.op_values import Batch, NoValueError, OpInputs, Root, Rows, RunValues, Slot, spread
-from precision_tool.lib.diagnose.recorded_formulas import recorded_formulas, recorded_of
+from precision_tool.lib.diagnose.recorded_formulas import recorded_formulas
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
@@ -393,7 +393,7 @@ class CandidateFormulas:
 
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
-        if recorded_of(op) is not None:
+        if op.recorded is not None:
             return op.type
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
@@ -405,7 +405,7 @@ class CandidateFormulas:
         self, op: Op, op_inputs: OpInputs, got: Mapping[int, Input], *, no_search: bool = False
     ) -> Iterator[Formula]:
         """Yield what the op may compute, best first; with `no_search` nothing that has to be found out first."""
-        recorded = recorded_of(op)
+        recorded = op.recorded
         if recorded is not None:
             key = id(op), bool(got)
             if self._recorded[0] != key:  # of one op at a time, since they hold its numbers

@@ -15,7 +15,7 @@ from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistak
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
-from precision_tool.lib.diagnose.recorded_formulas import GRADIENTS, recorded_of
+from precision_tool.lib.diagnose.recorded_formulas import GRADIENTS
 from precision_tool.lib.diagnose.replay import Effect
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
@@ -696,7 +696,7 @@ class Explainer:
 
 def _puts_infinities(op: Op) -> bool:
     """Whether a call was given an infinity as a number, as `masked_fill` is."""
-    recorded = recorded_of(op)
+    recorded = op.recorded
     arguments = [] if recorded is None else [*recorded.call.inputs, *recorded.call.kwargs.values()]
     return any(
         isinstance(each, Literal) and isinstance(each.value, float) and isinf(each.value) for each in arguments

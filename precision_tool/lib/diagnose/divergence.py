@@ -13,7 +13,7 @@ from precision_tool.lib.diagnose.error_shape import flat_doubles, norm
 from precision_tool.lib.diagnose.headroom import LOSS_SCALE
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, VARIABLE_TYPES, Root, RunValues, Slot
 from precision_tool.lib.diagnose.overwritten_memory import Divergence
-from precision_tool.lib.diagnose.recorded_formulas import is_random_call, recorded_of
+from precision_tool.lib.diagnose.recorded_formulas import is_random_call
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Proof, Suspect, number_of
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.ops.optimizers import updated_inputs
@@ -280,7 +280,7 @@ _OTHER_NUMBERS = 0.5
 
 def is_random(op: Op) -> bool:
     """Return whether an op draws random numbers."""
-    recorded = recorded_of(op)
+    recorded = op.recorded
     return bool(_RANDOM.search(op.type)) if recorded is None else is_random_call(recorded)
 
 
@@ -297,11 +297,7 @@ def find_sources(
     for divergence in divergences:
         op = divergence.root.op
         cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
-        if (
-            cause is Cause.RANDOM
-            and divergence.different < _OTHER_NUMBERS * divergence.size
-            and recorded_of(op) is None
-        ):
+        if cause is Cause.RANDOM and divergence.different < _OTHER_NUMBERS * divergence.size and op.recorded is None:
             cause = Cause.KERNEL  # the same numbers, and some of them spoilt
         facts = (
             Fact(name="distance", value=number_of(divergence.distance)),

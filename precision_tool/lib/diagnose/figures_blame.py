@@ -15,7 +15,6 @@ from precision_tool.lib.data.msprobe_tree import find_msprobe
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.plan import again
 from precision_tool.lib.diagnose.recorded_figures import FigureSuspect, FiguresVerdict, Ground, Origin, judge_figures
-from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.diagnose.verdict_model import FIGURES, Action, Cause, Fact, OpResult, Proof, Step, Suspect
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import joined
@@ -78,7 +77,7 @@ def _collect(config: dict[str, object]) -> Step:
 
 def _suspect(each: FigureSuspect, result: OpResult, readers: Mapping[str, Sequence[str]]) -> Suspect:
     cause = Cause.RANDOM if each.ground is Ground.RANDOM else Cause.KERNEL
-    culprit, recorded = each.name, recorded_of(result.op)
+    culprit, recorded = each.name, result.op.recorded
     facts = [Fact(name=FIGURES, value=joined(each.reasons[:_MAX_REASONS]))]
     if each.origin in _CAUSES and recorded is not None and each.slot in recorded.input_slots:
         edge = result.op.inputs[recorded.input_slots.index(each.slot)]

@@ -26,7 +26,7 @@ from precision_tool.lib.diagnose.op_values import (
     RunValues,
     Slot,
 )
-from precision_tool.lib.diagnose.recorded_formulas import dropped_share, recorded_of
+from precision_tool.lib.diagnose.recorded_formulas import dropped_share
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpResult, Proof, State, Suspect
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import as_stored, is_plain
@@ -285,7 +285,7 @@ def divergence_of(values: RunValues, root: Root) -> Divergence | None:
     golden = values.load_benchmark(root)
     if golden is None:
         return None
-    recorded = recorded_of(root.op)
+    recorded = root.op.recorded
     if recorded is not None and dropped_share(recorded):
         own = values.load_root(root)
         divergence = None if own is None else _against(root, _where_zero(own), _where_zero(golden))
@@ -449,7 +449,7 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
     results: list[Overwritten] = []
     disputed: dict[tuple[int, int], Root] = {}
     for op in values.ops:
-        if recorded_of(op) is not None:
+        if op.recorded is not None:
             continue  # equal figures connect it: other bytes are of another tensor that has the same figures
         for slot in values.input_slots(op):
             root = values.source_of(slot)

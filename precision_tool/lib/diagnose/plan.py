@@ -12,7 +12,6 @@ from math import ceil, isfinite, log2
 
 from precision_tool.lib.diagnose.error_shape import Mistake
 from precision_tool.lib.diagnose.headroom import MARGIN, is_gradient_name
-from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code, is_in_place
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
@@ -364,7 +363,7 @@ def in_float32(op: Op, framework: str) -> list[Step]:
 
     None for one that works in place: its tensor keeps its type.
     """
-    recorded = recorded_of(op)
+    recorded = op.recorded
     if recorded is None or not any(desc.dtype in _HALVES for desc in op.output_descs):
         return []
     call = recorded.forward or recorded.call

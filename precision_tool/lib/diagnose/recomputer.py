@@ -75,7 +75,7 @@ from precision_tool.lib.diagnose.op_values import (
     missing_reason,
     spread,
 )
-from precision_tool.lib.diagnose.recorded_formulas import has_formula, has_variants, recorded_of, recorded_variants
+from precision_tool.lib.diagnose.recorded_formulas import has_formula, has_variants, recorded_variants
 from precision_tool.lib.diagnose.sampling import (
     SUMS,
     as_sampled,
@@ -323,7 +323,7 @@ class Recomputer:
 
     def variant_of(self, op: Op) -> tuple[str, str, str] | None:
         """Return the argument that a recorded call was computed with in place of its own; None if none is."""
-        recorded = recorded_of(op)
+        recorded = op.recorded
         if recorded is None or not has_variants(recorded):
             return None
         # Whatever the device may be off by: an argument explains what its imprecision would.
@@ -365,7 +365,7 @@ class Recomputer:
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             result = replace(base, reason=failed)
-        if recorded_of(op) is not None:
+        if op.recorded is not None:
             self.candidates.forget_recorded()
             self._tried = (None, None, None)
             gc.collect(0)  # formulas of gradients refer to each other, and hold the numbers of the op
@@ -613,7 +613,7 @@ class Recomputer:
         self, base: OpResult, result: OpResult, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> tuple[str, str, str] | None:
         """Return the argument with which a recorded call is right, or far nearer, and that the kernel took."""
-        recorded = recorded_of(base.op)
+        recorded = base.op.recorded
         if recorded is None or result.formula is None or result.reason is not None:
             return None
         for variant, formula in recorded_variants(base.op, recorded, inputs):

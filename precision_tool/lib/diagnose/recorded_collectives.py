@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import (
-    RECORDED,
     Argument,
     DescribedArgument,
     Literal,
     RecordedCall,
-    RecordedOp,
 )
 
 #: How the types of communication calls begin.
@@ -128,9 +126,9 @@ def exchanged_by(op: Op) -> Exchanged | None:
 
     PyTorch writes into its arguments: msprobe records these before the call, and as its outputs after it.
     """
-    recorded = op.attrs.get(RECORDED)
+    recorded = op.recorded
     name = op.type.removeprefix(PREFIX)
-    if not isinstance(recorded, RecordedOp) or name == op.type or name not in _CALLS:
+    if recorded is None or name == op.type or name not in _CALLS:
         return None
     call = _CALLS[name]
     arguments = dict(_bound(call, recorded.call))

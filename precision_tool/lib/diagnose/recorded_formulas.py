@@ -21,7 +21,6 @@ from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, LENT, Formula, 
 from precision_tool.lib.io.msprobe_dump import data_type_of
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import (
-    RECORDED,
     Argument,
     DescribedArgument,
     Direction,
@@ -54,12 +53,6 @@ _OTHERS: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def recorded_of(op: Op) -> RecordedOp | None:
-    """Return what was recorded of an op; None for an op of a compiler's graph."""
-    recorded = op.attrs.get(RECORDED)
-    return recorded if isinstance(recorded, RecordedOp) else None
-
-
 def api_of(call: RecordedCall) -> str:
     """Return the function that a call is of, as `torch_call` names it."""
     name = call.call
@@ -70,7 +63,7 @@ def api_of(call: RecordedCall) -> str:
 
 def has_formula(op: Op) -> bool:
     """Return whether there is a formula of an op."""
-    recorded = recorded_of(op)
+    recorded = op.recorded
     if recorded is None:
         return op_table.find(op.type) is not None
     if _is_forward(recorded):

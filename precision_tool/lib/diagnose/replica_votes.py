@@ -27,7 +27,6 @@ from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.msprobe import RECORDED
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 
 
@@ -477,7 +476,7 @@ def updates_in_place(ops: Iterable[Op]) -> dict[str, str]:
     for op in ops:
         if op.type == VARIABLE:
             variables[op.name] = op.name
-        elif op.inputs and op.type.endswith("_") and not op.type.endswith("__") and RECORDED in op.attrs:
+        elif op.inputs and op.type.endswith("_") and not op.type.endswith("__") and op.is_recorded:
             first = op.inputs[0]
             if first is not None and first.producer in variables and not first.index:
                 updates[flatten(op.name)] = variables[op.name] = variables[first.producer]

@@ -34,7 +34,6 @@ from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolE
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
-from precision_tool.lib.model.msprobe import RECORDED
 from precision_tool.lib.model.run import DumpLeaf, Run
 
 #: Findings of a comparison that name an op.
@@ -197,7 +196,7 @@ def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
         # Of recorded calls the modules, else the calls themselves: what connects them follows from the values, and one
         # rank may make some more outside of modules, for its log.
         modules = dict.fromkeys(op.attrs["module"] for op in file.ops if "module" in op.attrs)
-        calls = (op for op in file.ops if not leaf.graph or RECORDED in op.attrs)
+        calls = (op for op in file.ops if not leaf.graph or op.is_recorded)
         ops = list(modules) or [f"{op.type} {op.name}" for op in calls]
     else:
         ops = sorted({f"{dump.name.op_type} {dump.name.op_name}" for dump in leaf.files})

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.msprobe import RECORDED
+from precision_tool.lib.model.msprobe import RecordedOp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,8 @@ class Op:
     subgraph_names: tuple[str, ...] = ()
     #: Every attribute, decoded when asked for.
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    #: The call that msprobe recorded; None for an op of a compiler's graph.
+    recorded: RecordedOp | None = field(default=None, repr=False, compare=False)
 
     @property
     def pass_name(self) -> str:
@@ -72,12 +74,12 @@ class Op:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is a call that msprobe recorded, which attributes tell more of."""
-        return "recorded" in self.attrs
+        """Whether it is a call that msprobe recorded."""
+        return self.recorded is not None
 
     def recorded_input(self, slot: int) -> str:
         """The name that a benchmark has of an input of a recorded call, whatever put it out; "" for other ops."""
-        recorded = self.attrs.get(RECORDED) if self.is_recorded else None
+        recorded = self.recorded
         return recorded.tensor_name(slot) if recorded is not None and slot < len(recorded.input_slots) else ""
 
     @property

@@ -182,10 +182,6 @@ def _tensors_in(argument: Argument, slot: str) -> Iterator[tuple[str, RecordedTe
             yield from _tensors_in(item, f"{slot}.{key}")
 
 
-#: The attribute of a graph's op that has what was recorded of it.
-RECORDED = "recorded"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordedOp:
     """A call as an op of a graph: its tensors by slot.

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from precision_tool.lib.diagnose.recorded_formulas import api_of, recorded_of
+from precision_tool.lib.diagnose.recorded_formulas import api_of
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import (
     Argument,
@@ -28,7 +28,7 @@ _MOST_ARGUMENTS, _LONGEST = 40, 160
 
 def short_name(op: Op, reader: Op | None) -> str:
     """Return the name of an op for a small box: `gelu.1`, `linear.3.backward`, `up.weight`, `input.0 · matmul.2`."""
-    recorded = recorded_of(op)
+    recorded = op.recorded
     if recorded is not None:
         return _short_call(recorded.call.name, recorded.call.call)
     if reader is not None and op.name.startswith(f"{reader.name}."):
@@ -51,7 +51,7 @@ def arguments_of(op: Op) -> list[str]:
 
     Names of positional arguments are those of the function where it is known, else their slots. Long ones are cut.
     """
-    recorded = recorded_of(op)
+    recorded = op.recorded
     if recorded is None:
         return []
     call = recorded.forward or recorded.call
@@ -72,7 +72,7 @@ def arguments_of(op: Op) -> list[str]:
 
 def tensor_lines(op: Op) -> list[str]:
     """Return the inputs of a recorded call by their slots in the entry: `input.0 bfloat16 [4,16]`."""
-    recorded = recorded_of(op)
+    recorded = op.recorded
     if recorded is None:
         return []
     slots = zip(recorded.input_slots[:_MOST_ARGUMENTS], recorded.inputs, strict=False)
@@ -82,7 +82,7 @@ def tensor_lines(op: Op) -> list[str]:
 
 def figures_of_call(op: Op) -> list[list[str | Number | None]]:
     """Return the recorded tensors of a call, outputs first: slot, smallest, largest, mean, norm."""
-    recorded = recorded_of(op)
+    recorded = op.recorded
     if recorded is None:
         return []
     tensors = [

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_tool.lib.data.msprobe_ops import GRAPH_NAME, UNRECORDED
-from precision_tool.lib.diagnose.recorded_formulas import recorded_of
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.msprobe import Direction, RecordedOp
 
@@ -92,12 +91,12 @@ def _nearest(
 def is_recorded(file: GraphFile) -> bool:
     """Return whether a graph was made of recorded calls."""
     graph = next(iter(file.graphs), None)
-    return graph is not None and graph.name == GRAPH_NAME and any(recorded_of(op) is not None for op in graph.ops)
+    return graph is not None and graph.name == GRAPH_NAME and any(op.recorded is not None for op in graph.ops)
 
 
 def places_of_calls(ops: Sequence[Op], readers: Sequence[Sequence[int]]) -> list[Place]:
     """Return the place of each op of recorded calls; `readers` are in order of execution, as the ops are."""
-    calls = list(map(recorded_of, ops))
+    calls = [op.recorded for op in ops]
     last_backward = max((op.id or 0 for op, call in zip(ops, calls, strict=True) if _is_backward(call)), default=None)
     places: dict[int, Place] = {}
     for at, (op, call) in enumerate(zip(ops, calls, strict=True)):
@@ -129,7 +128,7 @@ def order_of_calls(
     is_optimized = False
     for at, op in enumerate(ops):
         fed = frozenset[bool]().union(*(passes[producer] for producer in producers[at] if producer < at))
-        if recorded_of(op) is None:
+        if op.recorded is None:
             passes.append(fed)
             continue
         side = places[at].is_backward

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from precision_tool.lib.diagnose.recorded_formulas import autocast_type
 from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.msprobe import RECORDED, Direction, RecordedCall, RecordedOp, RecordedTensor
+from precision_tool.lib.model.msprobe import Direction, RecordedCall, RecordedTensor
 
 _HEAD = '''"""Makes a recorded call again: python3 run.py [DEVICE], which is {default} if none is named.
 
@@ -100,8 +100,8 @@ def run_script(op: Op, framework: str, there: Collection[int]) -> str:
         Python code; "" where the call cannot be written, as that of a module, or one with a process group, or where an
         input is missing.
     """
-    recorded = op.attrs.get(RECORDED)
-    if not isinstance(recorded, RecordedOp) or recorded.has_parameters_grad:
+    recorded = op.recorded
+    if recorded is None or recorded.has_parameters_grad:
         return ""
     numbers = {slot: number for number, slot in enumerate(recorded.input_slots)}
     is_backward = recorded.call.call is not None and recorded.call.call.direction is Direction.BACKWARD
