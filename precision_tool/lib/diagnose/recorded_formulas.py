@@ -6,6 +6,7 @@ of GE's graphs are. Elsewhere the arguments are bound anew each time, as a stage
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -464,28 +465,30 @@ def _gradients(
 
 def bound(call: RecordedCall, inputs: Mapping[int, Input], first: int = 0) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call with its tensors, of slots from `first` on. NotComputedError for one missing."""
-    slots = iter(range(first, 1 << 62))
+    slots = itertools.count(first)
+    args = [_value(argument, call, inputs, slots) for argument in call.inputs]
+    return args, {name: _value(argument, call, inputs, slots) for name, argument in call.kwargs.items()}
 
-    def value(argument: Argument) -> Any:
-        if isinstance(argument, RecordedTensor):
-            slot = next(slots)
-            if slot not in inputs:
-                raise NotComputedError("fed_unknown", name=call.name, slot=slot)
-            return inputs[slot]
-        if isinstance(argument, Literal):
-            return _literal(argument)
-        if isinstance(argument, SliceArgument):
-            return slice(argument.start, argument.stop, argument.step)
-        if isinstance(argument, DescribedArgument):
-            raise NotComputedError("no_variant", name="argument", value=argument.type, op_type=api_of(call))
-        if isinstance(argument, tuple):
-            return [value(item) for item in argument]
-        if isinstance(argument, Mapping):
-            return {name: value(item) for name, item in argument.items()}
-        return argument
 
-    args = [value(argument) for argument in call.inputs]
-    return args, {name: value(argument) for name, argument in call.kwargs.items()}
+# A function of its own: one that calls itself within `bound` is held by itself, and holds the arrays until the next
+# garbage collection.
+def _value(argument: Argument, call: RecordedCall, inputs: Mapping[int, Input], slots: Iterator[int]) -> Any:
+    if isinstance(argument, RecordedTensor):
+        slot = next(slots)
+        if slot not in inputs:
+            raise NotComputedError("fed_unknown", name=call.name, slot=slot)
+        return inputs[slot]
+    if isinstance(argument, Literal):
+        return _literal(argument)
+    if isinstance(argument, SliceArgument):
+        return slice(argument.start, argument.stop, argument.step)
+    if isinstance(argument, DescribedArgument):
+        raise NotComputedError("no_variant", name="argument", value=argument.type, op_type=api_of(call))
+    if isinstance(argument, tuple):
+        return [_value(item, call, inputs, slots) for item in argument]
+    if isinstance(argument, Mapping):
+        return {name: _value(item, call, inputs, slots) for name, item in argument.items()}
+    return argument
 
 
 def _literal(argument: Literal) -> Any:

@@ -249,17 +249,17 @@ class RecordedOp:
 def numbered(arguments: Iterable[Argument]) -> tuple[int | None, ...]:
     """Return of every argument, also those within others, which of the tensors it is; None for what is no tensor."""
     count = itertools.count()
+    return tuple(next(count) if isinstance(item, RecordedTensor) else None for item in _flat(arguments))
 
-    def walk(items: Iterable[Argument]) -> Iterator[int | None]:
-        for item in items:
-            if isinstance(item, tuple):
-                yield from walk(item)
-            elif isinstance(item, (Mapping, DescribedArgument)):
-                yield from walk((item if isinstance(item, Mapping) else item.fields).values())
-            else:
-                yield next(count) if isinstance(item, RecordedTensor) else None
 
-    return tuple(walk(arguments))
+def _flat(arguments: Iterable[Argument]) -> Iterator[Argument]:
+    for item in arguments:
+        if isinstance(item, tuple):
+            yield from _flat(item)
+        elif isinstance(item, (Mapping, DescribedArgument)):
+            yield from _flat((item if isinstance(item, Mapping) else item.fields).values())
+        else:
+            yield item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,15 +288,17 @@ class _Back:
 
     def call_again(self, exchanged: Mapping[int, Input]) -> Call:
         """The same call of other tensors."""
+        args = self._exchanged(self.args, exchanged)
+        return torch_call(
+            self.name, args, {key: self._exchanged(value, exchanged) for key, value in self.kwargs.items()}
+        )
 
-        def other(value: Any) -> Any:
-            if isinstance(value, Input):
-                return exchanged.get(self.number_of(value), value)
-            if isinstance(value, (list, tuple)):
-                return type(value)(other(part) for part in value)
-            return value
-
-        return torch_call(self.name, other(self.args), {key: other(value) for key, value in self.kwargs.items()})
+    def _exchanged(self, value: Any, exchanged: Mapping[int, Input]) -> Any:
+        if isinstance(value, Input):
+            return exchanged.get(self.number_of(value), value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._exchanged(part, exchanged) for part in value)
+        return value
 
 
 def _results(call: Call) -> list[Array]:
