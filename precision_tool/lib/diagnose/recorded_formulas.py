@@ -34,6 +34,7 @@ from precision_tool.lib.model.msprobe import (
 )
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Output, Outputs
+from precision_tool.lib.ops.op_arguments import HALF
 from precision_tool.lib.ops.torch_apis import builder_of, other_call, torch_call
 from precision_tool.lib.ops.torch_gradients import has_gradient, recorded_gradients, torch_gradients
 
@@ -103,16 +104,18 @@ def recorded_formulas(
     elif not _is_forward(recorded):
         formula = _gradient_formula(op, recorded, inputs, got)
         if recorded.forward is not None and autocast_type(recorded.forward):
-            formula = replace(formula, plain=_gradient_formula(op, recorded, inputs, got, is_cast=False))
+            formula = replace(formula, plain=partial(_gradient_formula, op, recorded, inputs, got, is_cast=False))
         yield formula
     elif api_of(recorded.call) in MODULES:
         yield from _module_formulas(op, recorded, inputs)
     else:
-        formula = _formula(op, recorded, inputs, _forward_call)
+        call = _forward_call(op, recorded, inputs)
+        formula = _formula(op, recorded, inputs, _forward_call, call)
         if autocast_type(recorded.call):
-            formula = replace(formula, plain=_formula(op, recorded, inputs, partial(_forward_call, is_cast=False)))
+            uncast = partial(_forward_call, is_cast=False)
+            formula = replace(formula, plain=partial(_formula, op, recorded, inputs, uncast))
         yield formula
-        if other_call(_forward_call(op, recorded, inputs)) is not None:
+        if other_call(call) is not None:
             yield replace(_formula(op, recorded, inputs, _other_forward_call), is_certain=False)
 
 
@@ -198,8 +201,12 @@ def _other_forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input
     return call
 
 
-def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make) -> Formula:
-    call = make(op, recorded, inputs)
+def _formula(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make, call: Call | None = None
+) -> Formula:
+    """The formula of a call; `call` is what `make` makes of these inputs, where that was made already."""
+    if call is None:
+        call = make(op, recorded, inputs)
     spec = op_table.find(call.op_type)
     if spec is None:
         raise NotComputedError("no_formula", op_type=call.op_type)
@@ -497,17 +504,13 @@ def _literal(argument: Literal) -> Any:
     return list(argument.value) if isinstance(argument.value, tuple) else argument.value
 
 
-#: Types that autocast casts to.
-_LOWER = frozenset({"float16", "bfloat16"})
-
-
 def autocast_type(call: RecordedCall) -> str:
     """The type that autocast cast a call's inputs to, which were recorded before: that of its outputs; "" for none."""
     types = {data_type_of(tensor.dtype) for slot, tensor in call.tensors() if slot.startswith("output")}
     given = {
         data_type_of(tensor.dtype) for slot, tensor in call.tensors() if not slot.startswith("output")
     } & UNIT.keys()
-    if "dtype" in call.kwargs or len(types) != 1 or not types <= _LOWER or types >= given or "float32" not in given:
+    if "dtype" in call.kwargs or len(types) != 1 or not types <= HALF or types >= given or "float32" not in given:
         return ""
     function = call.call.name if call.call is not None else ""
     return "" if function in _CASTING else next(iter(types))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -278,7 +278,7 @@ class CallStacks:
     problem: Message | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModuleTree:
     """The module call in which each call ran, None for one at the top; empty where APIs alone were recorded.
 
@@ -288,3 +288,12 @@ class ModuleTree:
     parents: Mapping[str, str | None]
     micro_steps: Mapping[str, int] = field(default_factory=dict)
     problem: Message | None = None
+
+    @cached_property
+    def children(self) -> Mapping[str, Sequence[str]]:
+        """The calls that ran in each module call that any ran in."""
+        children: dict[str, list[str]] = {}
+        for child, parent in self.parents.items():
+            if parent is not None:
+                children.setdefault(parent, []).append(child)
+        return children

@@ -20,7 +20,7 @@ import numpy as np
 from precision_tool.lib.messages import Message
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OutputSpec, check_size, reason_of
-from precision_tool.lib.ops.op_arguments import Array, axis_of
+from precision_tool.lib.ops.op_arguments import HALF, Array, axis_of
 
 #: Makes the call of a formula from recorded arguments.
 Builder = Callable[..., Call]
@@ -94,7 +94,7 @@ def other_call(call: Call) -> Call | None:
         return None
     types = {tensor.dtype for tensor in call.inputs[:3] if tensor is not None}
     short = types.pop() if len(types) == 1 else ""
-    return replace(call, attrs={**call.attrs, "held": short}) if short in ("float16", "bfloat16") else None
+    return replace(call, attrs={**call.attrs, "held": short}) if short in HALF else None
 
 
 def builder_of(name: str) -> Builder | None:
