@@ -720,6 +720,7 @@ def run(folder: Path, config: dict[str, Any], fault: str = "faulty") -> Path:
     return folder / "dump"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "summary", "culprit", "entries"),
     [
