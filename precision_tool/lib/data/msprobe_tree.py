@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.data.dump_tree import Stamps
+from precision_tool.lib.data.workspace import MSPROBE_FILE
 from precision_tool.lib.io.files import check_folder, could_be_path, exists, list_folder, store_of
 from precision_tool.lib.io.msprobe_dump import read_construct
 from precision_tool.lib.io.npy import read_npy
@@ -18,7 +19,7 @@ from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, P
 from precision_tool.lib.model.msprobe import ModuleTree, RecordedTensor
 from precision_tool.lib.model.tensor import Tensor
 
-DUMP_FILE, STACK_FILE, CONSTRUCT_FILE = "dump.json", "stack.json", "construct.json"
+DUMP_FILE, STACK_FILE, CONSTRUCT_FILE = MSPROBE_FILE, "stack.json", "construct.json"
 TENSOR_FOLDER = "dump_tensor_data"
 _NPY = ".npy"
 _STEP, _RANK = re.compile(r"step([0-9]{1,12})"), re.compile(r"(rank|proc)([0-9]{1,12})")

@@ -181,9 +181,8 @@ def _forward_call(
     is_cast: bool = True,
 ) -> Call:  # fmt: skip
     """The call of a formula; `others` are arguments by name that have other values; `is_cast`: autocast rounds."""
-    lower = autocast_type(recorded.call) if is_cast else ""
-    if lower:
-        inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+    if is_cast:
+        inputs = _as_cast(recorded.call, inputs)
     name = api_of(recorded.call)
     args, kwargs = bound(recorded.call, inputs)
     builder = builder_of(name) if others else None
@@ -336,9 +335,7 @@ def _module_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) 
         def make(
             op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], options: Mapping[str, Any] = options
         ) -> Call:
-            lower = autocast_type(recorded.call)
-            if lower:
-                inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+            inputs = _as_cast(recorded.call, inputs)
             args, _ = bound(recorded.call, inputs)
             given = {slot.partition(".")[2]: inputs[number] for number, slot in enumerate(recorded.input_slots)
                      if slot.startswith("parameters.")}  # fmt: skip
@@ -441,13 +438,10 @@ def _gradients(
     forward = recorded.forward
     if forward is None:
         raise NotComputedError("no_formula", op_type=op.type)
-    lower = autocast_type(forward) if is_cast else ""
     first = len(recorded.gradients)
     behind = first + sum(not slot.startswith("output") for slot, _ in forward.tensors())
-    if lower:
-        inputs = {
-            slot: _rounded(tensor, lower) if first <= slot < behind else tensor for slot, tensor in inputs.items()
-        }
+    if is_cast:
+        inputs = _as_cast(forward, inputs, range(first, behind))
     args, kwargs = bound(forward, inputs, first)
     gradients = [None if slot is None else inputs.get(slot) for slot in recorded.gradient_slots]
     outputs = [None if number is None else inputs.get(behind + number) for number in numbered(forward.outputs)]
@@ -518,6 +512,16 @@ def autocast_type(call: RecordedCall) -> str:
 
 #: Functions whose purpose is another type.
 _CASTING = frozenset({"to", "type", "half", "bfloat16", "type_as", "copy_", "_to_copy", "npu_dtype_cast"})
+
+
+def _as_cast(call: RecordedCall, inputs: Mapping[int, Input], slots: range | None = None) -> Mapping[int, Input]:
+    """The inputs, those of `slots` rounded as autocast does for a call."""
+    lower = autocast_type(call)
+    if not lower:
+        return inputs
+    return {
+        slot: _rounded(tensor, lower) if slots is None or slot in slots else tensor for slot, tensor in inputs.items()
+    }
 
 
 def _rounded(tensor: Input, dtype: str) -> Input:

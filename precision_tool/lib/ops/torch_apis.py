@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, inf, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,17 +34,27 @@ _TYPE_NAMES = {"half": "float16", "float": "float32", "double": "float64", "int"
                "short": "int16"}  # fmt: skip
 
 
-def api(*names: str) -> Callable[[Builder], Builder]:
-    """Register the builder of some functions; a name with a prefix counts for that prefix only."""
+Entry = TypeVar("Entry")
 
-    def register(builder: Builder) -> Builder:
-        for name in names:
-            if name in _APIS:
-                raise ValueError(f"two builders for {name}")
-            _APIS[name] = builder
-        return builder
 
-    return register
+def registrar(table: dict[str, Entry]) -> Callable[..., Callable[[Entry], Entry]]:
+    """Return the decorator that adds a function to a table by names; one with a prefix counts for that prefix only."""
+
+    def named(*names: str) -> Callable[[Entry], Entry]:
+        def add(entry: Entry) -> Entry:
+            for name in names:
+                if name in table:
+                    raise ValueError(f"{name} is registered twice")
+                table[name] = entry
+            return entry
+
+        return add
+
+    return named
+
+
+#: Registers the builder of some functions.
+api = registrar(_APIS)
 
 
 def torch_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
