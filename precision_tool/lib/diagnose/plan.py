@@ -110,6 +110,12 @@ def with_passports_known(steps: Sequence[Step | StepText], *, differ: bool) -> t
     return Step(do=Action.MEND_PASSPORTS), *others
 
 
+def with_switch_file_known(steps: Sequence[Step | StepText], code: Sequence[str]) -> tuple[Step | StepText, ...]:
+    """Return the steps where a pass is off already in a file that the session does not use; `code` makes it use it."""
+    give = Step(do=Action.GIVE_SWITCH_FILE, code="\n".join(code), where="script")
+    return tuple(give if getattr(step, "do", None) is Action.SWITCH_PASS_OFF else step for step in steps)
+
+
 def _elsewhere() -> list[Step]:
     """Return where to look if training goes wrong, and no op of this step computes wrong."""
     return [
