@@ -108,6 +108,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
+    from precision_tool.lib.diagnose.comparing import check_same_network
+
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     missing: NoBenchmarkError | None = None
@@ -116,11 +118,12 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         try:
             options = replace(measure_options(args), extremes=True, extra_pairs=cast_pairs)
             analyses = compare_sides(session, args, output, options)
+            check_same_network(analyses)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
             if not session.data.kind().has_graph:
                 raise
-            missing = error  # the NPU's dump alone shows something too
+            analyses, missing = [], error  # the NPU's dump alone shows something too
             _note_other_leaves(session, args, output)
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
