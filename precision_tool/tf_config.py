@@ -198,7 +198,7 @@ def estimator_dump() -> Any:
 
 
 def function_dump(function: Any, step: Optional[int] = None) -> Any:
-    """TensorFlow 2 on a CPU or GPU: dump one call of a function, ``train_step = npu_tf_config.function_dump(train_step)``.
+    """TensorFlow 2 on a CPU or GPU: dump one call of a function, ``step = npu_tf_config.function_dump(step)``.
 
     Parameters
     ----------

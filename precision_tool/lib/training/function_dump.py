@@ -9,6 +9,7 @@ This module runs on Python 3.7.
 
 import atexit
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -17,7 +18,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from precision_tool.lib.data.settings import Settings, load_settings
+from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io.tfdbg_files import TYPES, DumpedTensor, npy_header, unwritable
 from precision_tool.lib.messages import Message, render
@@ -62,13 +63,15 @@ class _DumpedFunction:
     """A function of which one call is dumped. All else that is asked of it is answered by the function itself."""
 
     def __init__(self, function: Any, dump: "_StepDump") -> None:
+        tensorflow_v1()
+        tensorflow = importlib.import_module("tensorflow")
         self._function = function
         self._dump = dump
+        # Inside of another function AutoGraph converts what is called there: the function, but not this.
+        self._chosen = tensorflow.autograph.experimental.do_not_convert(lambda: dump.chosen(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._dump.counts() and self._dump.is_due():
-            return self._dump.run(self._function, args, kwargs, None)
-        return self._function(*args, **kwargs)
+        return self._chosen()(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind a method, as its own function does."""
@@ -90,18 +93,18 @@ class _KerasDump:
 
     def on_train_batch_begin(self, batch: int, logs: Optional[Any] = None) -> None:
         """Called by Keras."""
-        model, dump = self.model, self._dump
-        if not (dump.counts() and dump.is_due()):
+        model, function = self.model, self.model.train_function
+        chosen = self._dump.chosen(function, model)
+        if chosen is function:
             return
         together = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
         together = int(together.numpy() if hasattr(together, "numpy") else together or 1)
         if together > 1:
             raise ScriptError("training.function.steps_per_execution", count=together)
-        function = model.train_function
 
         def dumped(iterator: Any) -> Any:
             model.train_function = function
-            return dump.run(function, (iterator,), {}, model)
+            return chosen(iterator)
 
         model.train_function = dumped
 
@@ -120,17 +123,18 @@ class _StepDump:
         self._count = 0
         atexit.register(self._say_if_never)
 
-    def counts(self) -> bool:
-        """Whether a call is a step: not inside the trace of another function, and not on the NPU."""
+    def chosen(self, function: Any, model: Optional[Any] = None) -> Any:
+        """Count a call of `function`, and return what is to be called: if it is the chosen step, what dumps it.
+
+        No step is a call inside the trace of another function, nor one on the NPU.
+        """
         v1 = tensorflow_v1()
         if not v1.executing_eagerly_outside_functions():
             raise ScriptError("training.function.graph_mode")
-        return "npu_device" not in sys.modules and bool(v1.executing_eagerly())
-
-    def is_due(self) -> bool:
-        """Count a step; whether it is the chosen one."""
+        if "npu_device" in sys.modules or not v1.executing_eagerly():
+            return function
         self._count += 1
-        return self._count == self._step + 1
+        return functools.partial(self._run, function, model) if self._count == self._step + 1 else function
 
     def _say_if_never(self) -> None:
         if "npu_device" in sys.modules:
@@ -138,7 +142,7 @@ class _StepDump:
         elif self._count <= self._step:
             say("function.never", step=self._step, count=self._count)
 
-    def run(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], model: Optional[Any]) -> Any:
+    def _run(self, function: Any, model: Optional[Any], *args: Any, **kwargs: Any) -> Any:
         """Call `function` as the script does; what it computes takes the place of the tensors of `tf/dump`.
 
         Raises ScriptError if it cannot be traced, OutputError if a tensor cannot be written: then the old set stays.
@@ -160,7 +164,9 @@ class _StepDump:
             count, nbytes = writer.written()
             replaced = new_set.commit()
         folder = new_set.folder
-        say("function.written", step=self._step, count=count, nbytes=nbytes, folder=folder, old=replaced.tensors or None)
+        say(
+            "function.written", step=self._step, count=count, nbytes=nbytes, folder=folder, old=replaced.tensors or None
+        )
         for note in (*new_set.notes, *writer.planned.notes):
             print(f"precision_tool: {render(note)}", file=sys.stderr, flush=True)
         return result
