@@ -14,6 +14,7 @@ from small_tree import Node, small_tree
 from training_side import run_script, tensorflow_python
 
 from precision_tool import tf_config
+from precision_tool.lib.messages import Message, render
 
 HERE = Path(__file__).resolve().parents[1]
 PATHS = (HERE.parent, HERE)
@@ -92,7 +93,7 @@ def test_a_batch_of_keras_fit(tmp_path: Path) -> None:
         for weight, wanted in zip(weights, plain[1], strict=True):
             np.testing.assert_allclose(weight, wanted, rtol=1e-5, atol=1e-6)
     assert "steps_per_execution=1" in refusal
-    assert "step 4 was asked for, and the script ran 4 steps" in ran.err
+    assert render(Message("note.training.function.never", step=4, count=4), "en") in ran.err
 
     given: dict[str, Any] = dict(np.load(tmp_path / "given.npz"))
     x, y = given["x"], given["y"]
@@ -112,21 +113,26 @@ def test_a_batch_of_keras_fit(tmp_path: Path) -> None:
     variables = json.loads((data / "tf" / "passport.json").read_text("utf-8"))["variables"]
     assert [each["name"] for each in variables] == ["hidden/kernel", "out/kernel"]
 
-    # An NPU dump of the very same values, of which one op is wrong.
-    ops = [("net/hidden/MatMul", "MatMul"), ("net/hidden/Relu", "Relu"), ("net/out/MatMul", "MatMul")]
-    ops.append(("gradient_tape/net/out/MatMul/MatMul_1", "MatMul"))
-    nodes = [Node(name="IteratorGetNext", type="IteratorGetNext")]
-    for name, kind in ops:
-        output = of_eager[name.replace("/", "_") + ".0"]
-        output = output[::-1].copy() if name == "net/out/MatMul" else output
-        nodes.append(Node(name=name, type=kind, inputs=(nodes[-1],), output=output))
+    # An NPU dump of the very same values, of which one op is wrong. Its variables have names of npu_device's own.
+    source = Node(name="IteratorGetNext", type="IteratorGetNext", output=x[4:])
+    weights = [
+        Node(name=f"npu_AnonymousVar{number}", type="Variable", output=value.astype(np.float32))
+        for number, value in enumerate((hidden, out))
+    ]
+    nodes = [source, *weights]
+    product, relu = of_eager["net_hidden_MatMul.0"], of_eager["net_hidden_Relu.0"]
+    nodes.append(Node(name="net/hidden/MatMul", type="MatMul", inputs=(source, weights[0]), output=product))
+    nodes.append(Node(name="net/hidden/Relu", type="Relu", inputs=(nodes[-1],), output=relu))
+    wrong = of_eager["net_out_MatMul.0"] * np.float32([1, -1])
+    nodes.append(Node(name="net/out/MatMul", type="MatMul", inputs=(nodes[-1], weights[1]), output=wrong))
     small_tree(data, nodes)
     assert "net/out/MatMul" in tool("ls", cwd=tmp_path).out
-    tool("vc", cwd=tmp_path)
+    (result,) = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["results"]
+    assert (result["verdict"]["culprit"], result["verdict"]["cause"]) == ("net/out/MatMul", "kernel")
     rows = by_tensor(only_result(data / "temp"))
-    cosines = {name: float(rows[f"{name}:output:0"]["CosineSimilarity"]) for name, _ in ops}
-    assert cosines.pop("net/out/MatMul") < 0.999
-    assert set(cosines.values()) == {1.0}
+    cosines = {node.name: float(rows[f"{node.name}:output:0"]["CosineSimilarity"]) for node in nodes[3:]}
+    assert cosines.pop("net/out/MatMul") < 0.98
+    assert cosines == {"net/hidden/MatMul": 1.0, "net/hidden/Relu": 1.0}
 
 
 #: A method that calls other functions, loops and branches, dumped at its second call; then all that goes wrong.
@@ -239,7 +245,8 @@ def test_a_call_of_a_function(tmp_path: Path) -> None:
     # Of a variable only its last assignment is known; npu_device's graph has no op that reads it.
     assert set(method) - set(names) == {"update.0"}
     assert set(names) - set(method) <= {name for name in names if name.startswith("Identity")}
-    assert "inside loops, branches and calls" in ran.err
+    inside = Message("note.training.function.inside", count=2, first=["PartitionedCall", "while"])
+    assert render(inside, "en") in ran.err
     assert [name.rsplit(".", 2)[0] for name in tensors] == ["add.0", "add_y.0", "nested.0", "x.0"]
     assert full.startswith("OutputError")
     assert "large" in full
