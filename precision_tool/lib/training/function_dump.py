@@ -97,8 +97,8 @@ class _KerasDump:
         chosen = self._dump.chosen(function, model)
         if chosen is function:
             return
-        together = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
-        together = int(together.numpy() if hasattr(together, "numpy") else together or 1)
+        several: Any = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1
+        together = int(several.numpy() if hasattr(several, "numpy") else several)
         if together > 1:
             raise ScriptError("training.function.steps_per_execution", count=together)
 
@@ -112,7 +112,7 @@ class _KerasDump:
 class _StepDump:
     """Counts steps, and runs the step that is to be dumped."""
 
-    def __init__(self, step: Optional[int]) -> None:
+    def __init__(self, step: Any) -> None:
         self._settings = load_settings()
         if step is None:
             digits = re.match("[0-9]+", self._settings.tf_dump_step)
@@ -260,14 +260,17 @@ class _Writer:
         self.planned = _Planned(nbytes, _notes(operations, named, skipped))
 
     def _assigned(self, operations: List[Any]) -> Iterator[Tuple[Tuple[str, int], Any]]:
-        """The variable after each op that changes it last: TensorFlow's op has no output, GE's has."""
+        """The variable after each op that changes it last: TensorFlow's op has no output, GE's has.
+
+        A loop or call that takes the variable may change it too.
+        """
         last: Dict[int, Any] = {}
         for op in operations:
-            if not op.outputs and _ASSIGNS.match(op.type):
+            if _ASSIGNS.match(op.type) or op.type in _CALLS:
                 last.update((id(tensor), op) for tensor in op.inputs if tensor.dtype == self._tf.resource)
         done: Set[str] = set()
         for op in last.values():
-            if op.name not in done and last.get(id(op.inputs[0])) is op:
+            if op.name not in done and _ASSIGNS.match(op.type) and last[id(op.inputs[0])] is op:
                 done.add(op.name)
                 dtype = op.get_attr("dtype" if "VariableOp" in op.type or "Scatter" in op.type else "T")
                 with self._tf.control_dependencies([op]):
