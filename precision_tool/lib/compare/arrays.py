@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
+
+#: The side of a tensor: what the NPU dumped, or what it is compared with.
+Side = Literal["npu", "benchmark"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +273,18 @@ def one_tensor(data: DataFolder, name: str, graph: str | None = None) -> TensorP
         slots = [f"{tensor.name or tensor.path}:{tensor.slot}" for tensor in tensors]
         raise UsageError("compare.many_tensors", name=name, count=len(tensors), slots=slots)
     return tensors[0]
+
+
+def on_side(tensors: Sequence[TensorProxy], side: Side, name: str) -> tuple[TensorProxy, ...]:
+    """Return tensors, or their benchmark tensors; DataNotFoundError without any, UsageError for another side."""
+    if side not in get_args(Side):
+        raise UsageError("compare.no_such_side", side=repr(side), sides=get_args(Side))
+    if side == "npu":
+        return tuple(tensors)
+    benchmarks = tuple(tensor.benchmark for tensor in tensors if tensor.benchmark is not None)
+    if not benchmarks:
+        raise DataNotFoundError("compare.no_benchmark_tensor", name=name)
+    return benchmarks
 
 
 def _of_ops(data: DataFolder, name: str, slot: str, graph: str | None) -> tuple[TensorProxy, ...]:
