@@ -30,10 +30,10 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.view.compare_screen import finding_panel, leaf_title, overview_lines
 from precision_tool.lib.view.findings import RenderedFinding, render_finding
 from precision_tool.lib.view.html import html_of, text_of
-from precision_tool.lib.view.notebook import command_for
+from precision_tool.lib.view.notebook import command_for, program
 from precision_tool.lib.view.tables import NUMBERS, Heading, list_table
 from precision_tool.lib.view.text import plain, row_text
-from precision_tool.lib.view.verdict_screen import rendered_verdict, verdict_block
+from precision_tool.lib.view.verdict_screen import rendered_verdict, verdict_block, verdict_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,7 +205,9 @@ class CompareResult:
         return f"<CompareResult {leaf_title(self.analysis)}: {counts}>"
 
     def worst_rows(self, count: int = _SHOWN_ROWS) -> list[Row]:
-        """Return the rows of the tensors that are farthest off, the worst first.
+        """Return the rows of the outputs that are farthest off, the worst first.
+
+        The inputs of an op are outputs of others. An error grows on its way: the worst output is seldom the first.
 
         Parameters
         ----------
@@ -217,7 +219,7 @@ class CompareResult:
         list of Row
             Mismatches of NaN and Inf come first, then the lowest cosines, single numbers by their relative error.
         """
-        compared = [row for row in self.rows if row.pair.slot and row.metrics is not None]
+        compared = [row for row in self.rows if row.pair.slot and not row.pair.is_input and row.metrics is not None]
         return sorted(compared, key=distance, reverse=True)[: count or None]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -227,14 +229,15 @@ class CompareResult:
         """Return what a notebook shows: the verdict if it was asked for or is stored, or findings; the worst rows."""
         return html_of(*self.screen())
 
-    def screen(self) -> Iterator[RenderableType]:
-        """Yield what a notebook shows."""
+    def screen(self, *, short: bool = False) -> Iterator[RenderableType]:
+        """Yield what a notebook shows; `short`: of the verdict one line."""
         yield Heading(plain(leaf_title(self.analysis)))
         verdict = self._known_verdict()
-        if verdict is not None and self.data is not None:
-            yield verdict_block(verdict, self.analysis.part, command_for(self.data.workspace))
+        if verdict is not None and short:
+            yield verdict_line(verdict)
         elif verdict is not None:
-            yield verdict_block(verdict, self.analysis.part)
+            command = program() if self.data is None else command_for(self.data.workspace)
+            yield verdict_block(verdict, self.analysis.part, command)
         else:
             yield from map(finding_panel, self.analysis.findings)
         yield overview_lines(self.analysis)
@@ -280,7 +283,7 @@ class CompareResults(list[CompareResult]):
 
     def _screen(self) -> Iterator[RenderableType]:
         for result in self:
-            yield from result.screen()
+            yield from result.screen(short=True)
 
 
 def load_pandas() -> Any:

@@ -63,6 +63,7 @@ class ReportConsole(Console):
             theme=Theme(THEMES[theme]),
             # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
             no_color=theme == "plain" or environment("NO_COLOR") != "",
+            force_jupyter=False,  # in a notebook it prints as any other program, and draws no bars
         )
         if not width and not self.is_terminal:
             # Not that of a terminal that only stdin or stderr is.
@@ -257,8 +258,12 @@ def banner(overview: DataOverview) -> RenderableType:
 
 
 def contents(overview: DataOverview) -> RenderableType:
-    """The same without what to type, for Python."""
-    return _collect(overview) if overview.is_empty else LabelledLines(_contents(overview))
+    """The same for Python, where methods are called."""
+    if overview.is_empty:
+        return _collect(overview)
+    calls = {"diagnose": ".diagnose()", "compare": ".compare()"}
+    step = shown(Message("screen.view.notebook.next", **calls), fields=dict.fromkeys(calls, "bold cyan"))
+    return LabelledLines([*_contents(overview), (label("next"), step)])
 
 
 def _contents(overview: DataOverview) -> list[Line]:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.diagnose.pipeline import Diagnosis
-from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Verdict
+from precision_tool.lib.diagnose.verdict_model import StepText, Suspect, Verdict
 from precision_tool.lib.messages import render
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.op_verdict import OpVerdict
@@ -64,11 +64,11 @@ class DiagnosisResult:
         return tuple(dict.fromkeys(suspect.culprit for suspect in self.suspects))
 
     @property
-    def causes(self) -> tuple[Cause, ...]:
-        """The cause of the fault of each of `culprits`: texts like ``"fusion"`` (see `Cause`)."""
-        causes: dict[str, Cause] = {}
+    def causes(self) -> tuple[str, ...]:
+        """The cause of the fault of each of `culprits`: ``"fusion"``, ``"kernel"`` and so on (see `Cause`)."""
+        causes: dict[str, str] = {}
         for suspect in self.suspects:
-            causes.setdefault(suspect.culprit, suspect.cause)
+            causes.setdefault(suspect.culprit, str(suspect.cause))
         return tuple(causes.values())
 
     @property
@@ -83,9 +83,9 @@ class DiagnosisResult:
         return next(accusing, next(iter(self.verdicts), None))
 
     @property
-    def cause(self) -> Cause | None:
+    def cause(self) -> str | None:
         """The cause that the first verdict names: ``"none"`` if nothing is wrong; None without a verdict."""
-        return None if self.verdict is None else self.verdict.cause
+        return None if self.verdict is None else str(self.verdict.cause)
 
     @property
     def confidence(self) -> float:
@@ -100,9 +100,13 @@ class DiagnosisResult:
 
     @property
     def next(self) -> tuple[StepText, ...]:
-        """Steps to take: `why` in words, `line` to type or to paste into the training script."""
+        """Steps to take: `why` in words, and a `line` that runs in a cell, or lines of code for the `file` it names."""
         steps = () if self.verdict is None else self.verdict.next
-        return tuple(step for step in steps if isinstance(step, StepText))
+        return tuple(
+            replace(step, line=f"{self._command} {step.line}") if step.line and not step.file else step
+            for step in steps
+            if isinstance(step, StepText)
+        )
 
     @property
     def ops(self) -> tuple[OpVerdict, ...]:

@@ -55,16 +55,17 @@ def _style_sheet() -> str:
         for name in _COLOURS
     )
     line = "1px solid rgba(128,128,128,.35)"
+    table = ".precision-tool" * 3 + " table"  # the class thrice: notebooks style cells with rules of some weight
     return (
         f".precision-tool{{{colours(0)}max-width:72em;line-height:1.45}}{dark}{{{colours(1)}}}{names}"
-        ".precision-tool table{border-collapse:collapse;margin:.4em 0;font-size:inherit}"
-        ".precision-tool table tr,.precision-tool table tr:hover{background:none!important}"
-        ".precision-tool table :is(td,th){text-align:left;vertical-align:top;padding:.1em 1.2em .1em 0;border:0;"
+        f"{table}{{border-collapse:collapse;margin:.4em 0;font-size:inherit;table-layout:auto}}"
+        f"{table} tr{{background:none}}"
+        f"{table} :is(td,th){{text-align:left;vertical-align:top;padding:.1em 1.2em .1em 0;border:0;"
         "white-space:normal;max-width:none;overflow-wrap:anywhere}"
-        ".precision-tool table.pt-figures{display:block;overflow-x:auto}"
-        f".precision-tool table.pt-figures :is(td,th){{overflow-wrap:normal;border-bottom:{line}}}"
-        ".precision-tool table.pt-figures .pt-number{text-align:right;white-space:nowrap}"
-        ".precision-tool table.pt-rows th{white-space:nowrap}"
+        f"{table}.pt-figures{{display:block;overflow-x:auto}}"
+        f"{table}.pt-figures :is(td,th){{overflow-wrap:normal;border-bottom:{line}}}"
+        f"{table}.pt-figures .pt-number{{text-align:right;white-space:nowrap}}"
+        f"{table}.pt-rows th{{white-space:nowrap}}"
         f".precision-tool section{{border:{line};border-left:4px solid currentColor;border-radius:3px;"
         f"padding:.4em .9em;margin:.4em 0}}{edges}"
         ".precision-tool .pt-title{font-weight:bold}.precision-tool p{margin:.2em 0;white-space:pre-wrap}"
@@ -89,10 +90,9 @@ def html_of(*renderables: RenderableType) -> str:
 
 def text_of(*renderables: RenderableType) -> str:
     """Return what the terminal would print, without colours."""
-    console = ReportConsole(file=io.StringIO(), width=_TEXT_WIDTH, theme="plain")
-    with console.capture() as capture:
-        console.print(*renderables, sep="\n")
-    return capture.get().rstrip("\n")
+    console = ReportConsole(file=io.StringIO(), width=_TEXT_WIDTH)
+    segments = (segment for each in renderables for segment in console.render(each))
+    return "".join(segment.text for segment in segments if not segment.control).rstrip("\n")
 
 
 class _Html:
