@@ -310,7 +310,7 @@ def row_table(rows: Sequence[Row], threshold: float) -> RenderableType:
         cells += [plain(_figure(value)) for value in (metrics.relative_euclidean_distance, metrics.max_absolute_error)]
         if has_own_error:
             cells.append(plain("" if row.own_error is None else percent(row.own_error)))
-        table.add_row(*cells, plain(row.slot), plain(row.op_type), plain(row.op_name, "bold"))
+        table.add_row(*cells, plain(row.slot), plain(row.op_type), plain(row.op_name))
     return table
 
 

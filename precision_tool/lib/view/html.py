@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.segment import Segment
-from rich.style import Style
+from rich.style import Style, StyleType
 from rich.table import Table
 from rich.text import Text
 
@@ -65,12 +65,14 @@ def _style_sheet() -> str:
         f"{table}.pt-figures{{display:block;overflow-x:auto}}"
         f"{table}.pt-figures :is(td,th){{overflow-wrap:normal;border-bottom:{line}}}"
         f"{table}.pt-figures .pt-number{{text-align:right;white-space:nowrap}}"
+        f"{table}.pt-figures :is(td,th):last-child{{overflow-wrap:anywhere;min-width:10em}}"
         f"{table}.pt-rows th{{white-space:nowrap}}"
         f".precision-tool section{{border:{line};border-left:4px solid currentColor;border-radius:3px;"
         f"padding:.4em .9em;margin:.4em 0}}{edges}"
         ".precision-tool .pt-title{font-weight:bold}.precision-tool p{margin:.2em 0;white-space:pre-wrap}"
         ".precision-tool pre{margin:.2em 0 .6em;padding:.3em .6em;white-space:pre-wrap;overflow-wrap:anywhere;"
-        "background:rgba(128,128,128,.14)!important;color:inherit}"
+        "background:rgba(128,128,128,.14)!important;color:inherit;"
+        "font-family:var(--jp-code-font-family,monospace);font-size:.93em}"
         ".precision-tool ol{margin:.3em 0;padding-left:1.6em}"
     )
 
@@ -174,17 +176,26 @@ class _Html:
             yield f"<thead><tr>{''.join(heads)}</tr></thead>"
         yield "<tbody>"
         for row in zip_longest(*(column.cells for column in table.columns), fillvalue=""):
-            cells = (f"<td{number}>{self._cell(cell)}</td>" for cell, number in zip(row, aligned, strict=True))
+            cells = (
+                f"<td{number}>{self._cell(cell, column.style)}</td>"
+                for cell, column, number in zip(row, table.columns, aligned, strict=True)
+            )
             yield f"<tr>{''.join(cells)}</tr>"
         yield "</tbody></table>"
 
-    def _cell(self, cell: object) -> str:
+    def _cell(self, cell: object, style: StyleType = "") -> str:
         """Return what stands in a line of its own, without a paragraph around it."""
         if isinstance(cell, str):
             cell = Text(safe(cell))
-        return self._inline(cell) if isinstance(cell, Text) else "".join(self.parts(cell))
+        if not isinstance(cell, Text):
+            return "".join(self.parts(cell))
+        text = cell.copy()
+        text.stylize_before(style)
+        return self._inline(text)
 
     def _inline(self, text: Text) -> str:
+        text = text.copy()
+        text.stylize_before(text.style)
         return self._of_segments(text.render(self._console))
 
     def _of_segments(self, segments: Iterable[Segment]) -> str:
