@@ -326,6 +326,9 @@ def test_a_tensor_of_either_side(tmp_path: Path) -> None:
     np.testing.assert_array_equal(golden, npu.benchmark)
     assert [found.name for found in data.ops("Mul")] == ["middle/Mul"]
     assert [tensor.slot for tensor in data.tensors("middle/Mul", side="benchmark")] == ["first/Add:0", "middle/Mul:0"]
+    for call in (data.tensor, data.tensors, data.op):
+        with pytest.raises(UsageError, match="name is empty"):
+            call(None)  # type: ignore[operator]  # the culprit of a correct run
     with pytest.raises(UsageError, match="side: must be npu, benchmark"):
         data.tensor("middle/Mul", slot="output:0", side="gpu")  # type: ignore[arg-type]
 
@@ -347,6 +350,18 @@ def test_a_notebook_shows_an_error_without_its_traceback(tmp_path: Path) -> None
     what, *hint = caught.value._render_traceback_()
     assert what == f"DataNotFoundError: {caught.value}"
     assert hint == [caught.value.hint] or not caught.value.hint
+
+
+def test_a_tensor_of_two_runs_is_that_of_the_first(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    shutil.copytree(tree.root / "npu" / "debug_0", tree.root / "npu" / "debug_1")
+    data = precision_tool.open_data(tree.root)
+    assert len(data.tensors("middle/Mul", slot="output:0")) == 2
+    assert "debug_0" in data.tensor("middle/Mul", slot="output:0").path
+    assert "debug_1" in data.tensor("middle/Mul", slot="output:0", run=1).path
+    assert [tensor.slot for tensor in data.op("middle/Mul").tensors] == ["input:0", "output:0"]
+    with pytest.raises(UsageError, match="2 tensors"):
+        data.tensor("middle/Mul")
 
 
 class Display:
@@ -387,6 +402,9 @@ def test_progress_in_a_notebook_is_one_bar_that_goes_away(
     assert all("<progress" in bar["text/html"] for bar in bars)
     assert last == {"text/plain": ""}
     assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a stream of a kernel, which says that it is a terminal
+    precision_tool.run("ac", "-c", data=tree.root)
+    assert not any("\x1b" in text for text in capfd.readouterr())
 
 
 def test_a_kernel_without_the_program_in_its_path_calls_it_by_its_python(

@@ -47,6 +47,7 @@ def is_progress(output: Any) -> bool:
     return output.output_type == "display_data" and not output.data.get("text/plain")
 
 
+@pytest.mark.slow
 def test_the_outputs_of_the_notebook_are_up_to_date(executed: Any) -> None:
     if os.environ.get("PRECISION_TOOL_REWRITE_GOLDEN"):
         NOTEBOOK.write_text(nbformat.writes(executed) + "\n", encoding="utf-8")

@@ -137,7 +137,7 @@ class Session:
         return overview(self.workspace, next(iter(self.names.result_paths()), ""))
 
     def tensors(
-        self, name: str, graph: str | None = None, *, slot: str = "", side: Side = "npu"
+        self, name: str, graph: str | None = None, *, slot: str = "", side: Side = "npu", run: int | None = None
     ) -> tuple[TensorProxy, ...]:
         """Return the tensors of an op or of a file, as arrays that are read when their values are used.
 
@@ -152,6 +152,8 @@ class Session:
             The slot, if `name` has none behind it: ``"input:1"``, ``"output:0"``.
         side : {"npu", "benchmark"}
             The side. Tensors without a benchmark are left out of the benchmark's side.
+        run : int, optional
+            The NPU run of an op: 0 for debug_0; by default all that have it.
 
         Returns
         -------
@@ -170,15 +172,20 @@ class Session:
         """
         from precision_tool.lib.compare.arrays import on_side, open_tensors
 
-        name = f"{name}:{slot}" if slot else name
-        return on_side(open_tensors(self.data, name, graph), side, name)
+        name = f"{_given(name)}:{slot}" if slot else _given(name)
+        return on_side(open_tensors(self.data, name, graph, run), side, name)
 
-    def tensor(self, name: str, graph: str | None = None, *, slot: str = "", side: Side = "npu") -> TensorProxy:
-        """Return the single tensor of a name, as `tensors` takes it. UsageError if there are several."""
+    def tensor(
+        self, name: str, graph: str | None = None, *, slot: str = "", side: Side = "npu", run: int | None = None
+    ) -> TensorProxy:
+        """Return the single tensor of a name, as `tensors` takes it; of several runs that of the first.
+
+        UsageError if there are several.
+        """
         from precision_tool.lib.compare.arrays import on_side, one_tensor
 
-        name = f"{name}:{slot}" if slot else name
-        (tensor,) = on_side((one_tensor(self.data, name, graph),), side, name)
+        name = f"{_given(name)}:{slot}" if slot else _given(name)
+        (tensor,) = on_side((one_tensor(self.data, name, graph, run),), side, name)
         return tensor
 
     def ops(self, op_type: str | None = None) -> tuple[Op, ...]:
@@ -224,14 +231,14 @@ class Session:
         from precision_tool.lib.view.notebook import progress
         from precision_tool.lib.view.op_report import OpView, report_of
 
-        hits = self.find_ops(name, graph)
+        hits = self.find_ops(_given(name), graph)
         wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
         with progress("reading") as shown:
             reports = [
                 report_of(self.data, hit, wirings[id(hit.run.file)], name, self.settings.workers, shown) for hit in hits
             ]
-        is_dumped = any(row.pair.npu is not None for report in reports for row in report.rows)
-        tensors = open_tensors(self.data, name, graph) if is_dumped else ()
+        is_dumped = any(row.pair.npu is not None and row.pair.slot for row in reports[0].rows)
+        tensors = open_tensors(self.data, reports[0].op.name, graph, reports[0].run.number) if is_dumped else ()
         return OpView(tuple(reports), self.settings.threshold, tensors)
 
     def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
@@ -501,3 +508,10 @@ class Session:
         options = replace(options, fresh=fresh, watch_seconds=watch_seconds)
         folder, cache = str(disk.output_dir("study")), str(disk.output_dir("cache"))
         return run_study(options, folder, resources, cache=cache, on_study=on_study)
+
+
+def _given(name: str | None) -> str:
+    """Return a name that was given; UsageError for None, as the culprit of a run without a fault is."""
+    if not name:
+        raise UsageError("data.empty_op_name")
+    return name

@@ -21,6 +21,7 @@ from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import environment
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.wording import spans
+from precision_tool.lib.view.notebook import in_notebook
 from precision_tool.lib.view.tables import Prose
 from precision_tool.lib.view.text import LabelledLines, Line, byte_size, label, safe, shown, whole_path
 
@@ -63,7 +64,9 @@ class ReportConsole(Console):
             theme=Theme(THEMES[theme]),
             # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
             no_color=theme == "plain" or environment("NO_COLOR") != "",
-            force_jupyter=False,  # in a notebook it prints as any other program, and draws no bars
+            # In a notebook it prints as into a file, although the streams of kernels say that they are terminals.
+            force_jupyter=False,
+            force_terminal=False if in_notebook() else None,
         )
         if not width and not self.is_terminal:
             # Not that of a terminal that only stdin or stderr is.

@@ -10,12 +10,14 @@ from functools import partial
 from html import escape
 from shlex import quote
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from precision_tool.lib.compare.scheduler import Progress
 from precision_tool.lib.data.settings import DEFAULT_DATA
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import Message, render
+
+if TYPE_CHECKING:
+    from precision_tool.lib.compare.scheduler import Progress
 
 #: Work that takes no longer shows no progress.
 _DELAY_SECONDS = 1.0
@@ -27,6 +29,11 @@ def shell() -> Any | None:
     """Return IPython's shell that runs this code; None in a script. IPython is not imported for it."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
+
+
+def in_notebook() -> bool:
+    """Return whether a kernel runs this code: not IPython in a terminal."""
+    return getattr(shell(), "kernel", None) is not None
 
 
 def program() -> str:
@@ -54,8 +61,7 @@ def progress(what: str) -> AbstractContextManager[Progress | None]:
     what : str
         What is done: a kind below `screen.view.notebook`.
     """
-    in_notebook = getattr(shell(), "kernel", None) is not None
-    return NotebookProgress(render(Message(f"screen.view.notebook.{what}"))) if in_notebook else nullcontext()
+    return NotebookProgress(render(Message(f"screen.view.notebook.{what}"))) if in_notebook() else nullcontext()
 
 
 class NotebookProgress:
