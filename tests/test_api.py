@@ -283,7 +283,7 @@ def test_a_dump_without_a_benchmark_is_diagnosed_alone(demo: DemoTruth, tmp_path
     diagnosis = precision_tool.open_data(tmp_path).diagnose(resources=THIS_THREAD)
     assert diagnosis.culprit == demo.culprit
     assert diagnosis.results == []
-    assert demo.culprit in diagnosis._repr_html_()
+    assert str(demo.culprit) in diagnosis._repr_html_()
 
 
 def test_two_dumps_of_msprobe_are_diagnosed_where_they_lie(tmp_path: Path) -> None:
@@ -326,9 +326,10 @@ def test_a_tensor_of_either_side(tmp_path: Path) -> None:
     np.testing.assert_array_equal(golden, npu.benchmark)
     assert [found.name for found in data.ops("Mul")] == ["middle/Mul"]
     assert [tensor.slot for tensor in data.tensors("middle/Mul", side="benchmark")] == ["first/Add:0", "middle/Mul:0"]
-    for call in (data.tensor, data.tensors, data.op):
+    calls: tuple[Callable[..., object], ...] = (data.tensor, data.tensors, data.op)
+    for call in calls:  # the culprit of a correct run
         with pytest.raises(UsageError, match="name is empty"):
-            call(None)  # type: ignore[operator]  # the culprit of a correct run
+            call(None)
     with pytest.raises(UsageError, match="side: must be npu, benchmark"):
         data.tensor("middle/Mul", slot="output:0", side="gpu")  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.diagnose.verdict_model import StepText
@@ -46,7 +46,7 @@ def test_every_kind_of_screen_is_escaped() -> None:
     table.add_column(EVIL)
     table.add_row(EVIL)
     table.add_row(Group(plain(EVIL), LabelledLines([(EVIL, plain(EVIL))])))
-    screen = [
+    screen: list[RenderableType] = [
         plain(EVIL, "bold red"), EVIL, Heading(plain(EVIL)), table, LabelledLines([(EVIL, plain(EVIL))]),
         Box(Group(plain(EVIL)), title=plain(EVIL), style="red"),
         NextSteps([StepText(why=EVIL, line=EVIL), StepText(why=EVIL, line=f"{EVIL}\n{EVIL}", file=EVIL)], EVIL),
