@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,11 +26,13 @@ from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.msprobe_demo import generate_msprobe
+from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf, diagnose_leaf
 from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.messages.language import language, use_language
 from precision_tool.lib.view import notebook
+from precision_tool.lib.view.compare_screen import leaf_title
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +281,17 @@ def test_a_diagnosis_of_a_correct_run_names_nobody(tmp_path: Path) -> None:
     assert diagnosis.evidence == ()
 
 
+def test_of_several_ranks_and_steps_the_culprit_comes_first(tmp_path: Path) -> None:
+    generate_ranks(tmp_path, ranks=1, steps=2, fault_step=1)
+    diagnosis = precision_tool.open_data(tmp_path).diagnose(resources=THIS_THREAD)
+    assert len(diagnosis.results) == 2
+    assert [verdict.culprit is None for verdict in diagnosis.verdicts] == [True, False]
+    assert diagnosis.culprit == diagnosis.verdicts[1].culprit
+    first, second = (leaf_title(result.analysis) for result in diagnosis.results)
+    shown = str(diagnosis)
+    assert shown.index(second) < shown.index(str(diagnosis.culprit)) < shown.index(first)
+
+
 def test_a_dump_without_a_benchmark_is_diagnosed_alone(demo: DemoTruth, tmp_path: Path) -> None:
     shutil.copytree(demo.fusion_path.parents[1] / "npu", tmp_path / "npu")
     diagnosis = precision_tool.open_data(tmp_path).diagnose(resources=THIS_THREAD)
@@ -305,9 +319,14 @@ def test_tables_of_pandas(demo: DemoTruth) -> None:
     assert list(ops.name[ops.state == "wrong"]) == [demo.culprit]
     rows = diagnosis.results.to_pandas()
     assert len(rows) == len(diagnosis.results.rows)
+    assert "leaf" not in ops.columns
     twice = type(diagnosis.results)([*diagnosis.results, *diagnosis.results]).to_pandas()
     assert twice.columns[0] == "leaf"
     assert len(twice) == 2 * len(rows)
+    both = replace(diagnosis, _diagnoses=(*diagnosis._diagnoses, *diagnosis._diagnoses)).to_pandas()
+    assert both.columns[0] == "leaf"
+    assert len(both) == 2 * len(ops)
+    assert set(both.leaf) == set(twice.leaf)
 
 
 def test_the_worst_outputs_come_first(demo: DemoTruth) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.diagnose.pipeline import Diagnosis
@@ -20,9 +21,9 @@ from precision_tool.lib.view.html import html_of, text_of
 from precision_tool.lib.view.named_sides import are_named_dumps, on_named_sides
 from precision_tool.lib.view.notebook import command_for, program
 from precision_tool.lib.view.tables import Heading
-from precision_tool.lib.view.text import plain
+from precision_tool.lib.view.text import plain, safe
 from precision_tool.lib.view.verdict_messages import evidence, reason_words
-from precision_tool.lib.view.verdict_screen import belongs_to, rendered_verdict, verdict_block
+from precision_tool.lib.view.verdict_screen import belongs_to, rendered_verdict, verdict_block, verdict_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +79,10 @@ class DiagnosisResult:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The first verdict that names a culprit, else the first; None if nothing could be recomputed."""
+        """The first verdict that names a culprit, else the first; None if nothing could be recomputed.
+
+        Then the `findings` of `results` name the first op that differs.
+        """
         accusing = (verdict for verdict in self.verdicts if verdict.culprit is not None)
         return next(accusing, next(iter(self.verdicts), None))
 
@@ -111,7 +115,7 @@ class DiagnosisResult:
     @property
     def ops(self) -> tuple[OpVerdict, ...]:
         """Every op of the run as recomputing it showed: `state`, `own_error`, `rounding` and so on."""
-        return tuple(op for diagnosis in self._diagnoses if diagnosis.stored for op in diagnosis.stored.runs[0].ops)
+        return tuple(op for _, ops in self._judged() for op in ops)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return `ops` as a data frame, in the order of execution.
@@ -119,18 +123,29 @@ class DiagnosisResult:
         Returns
         -------
         pandas.DataFrame
-            The fields of `OpVerdict` as columns; numbers that are not known are NaN.
+            The fields of `OpVerdict` as columns; numbers that are not known are NaN. Of several devices, models or
+            steps the first column, `leaf`, tells which.
 
         Raises
         ------
         UsageError
             pandas is not installed.
         """
-        return load_pandas().DataFrame([_record(op) for op in self.ops], columns=list(OpVerdict.__dataclass_fields__))
+        frame = load_pandas().DataFrame([_record(op) for op in self.ops], columns=list(OpVerdict.__dataclass_fields__))
+        if len(self._diagnoses) > 1:
+            frame.insert(0, "leaf", [leaf for leaf, ops in self._judged() for _ in ops])
+        return frame
+
+    def _judged(self) -> Iterator[tuple[str, Sequence[OpVerdict]]]:
+        """Yield the ops of each leaf, with its title."""
+        for diagnosis in self._diagnoses:
+            if diagnosis.stored is not None:
+                title = "" if diagnosis.analysis is None else leaf_title(diagnosis.analysis)
+                yield title, diagnosis.stored.runs[0].ops
 
     def __repr__(self) -> str:
         if self.verdict is None:
-            return f"<DiagnosisResult: no verdict, {len(self.results)} comparisons>"
+            return f"<DiagnosisResult: no verdict on {len(self.results)} comparisons>"
         return f"<DiagnosisResult: {self.culprit}, {self.cause}, confidence {self.confidence:.2f}>"
 
     def __str__(self) -> str:
@@ -144,10 +159,16 @@ class DiagnosisResult:
         return html_of(*self._screen())
 
     def _screen(self) -> Iterator[RenderableType]:
+        """Yield the first verdict that names a culprit, else the first; the checks; a line for each other verdict."""
         shown = self._shown()
+        shown.sort(key=lambda each: each[1] is None or each[1].culprit is None)  # in their order else
         for number, (result, verdict) in enumerate(shown):
-            if result is not None and len(shown) > 1:
-                yield Heading(plain(leaf_title(result.analysis)))
+            title = "" if result is None or len(shown) == 1 else leaf_title(result.analysis)
+            if number and verdict is not None:
+                yield Text.assemble((safe(title), "bold"), ": ", verdict_line(verdict))
+                continue
+            if title:
+                yield Heading(plain(title))
             if verdict is not None:
                 yield verdict_block(verdict, None if result is None else result.analysis.part, self._command)
             elif result is not None:

@@ -65,7 +65,7 @@ def _style_sheet() -> str:
         f"{table}.pt-figures{{display:block;overflow-x:auto}}"
         f"{table}.pt-figures :is(td,th){{overflow-wrap:normal;border-bottom:{line}}}"
         f"{table}.pt-figures .pt-number{{text-align:right;white-space:nowrap}}"
-        f"{table}.pt-figures :is(td,th):last-child{{overflow-wrap:anywhere;min-width:10em}}"
+        f"{table}.pt-figures :is(td,th):last-child:not(.pt-number){{overflow-wrap:anywhere;min-width:10em}}"
         f"{table}.pt-rows th{{white-space:nowrap}}"
         f".precision-tool section{{border:{line};border-left:4px solid currentColor;border-radius:3px;"
         f"padding:.4em .9em;margin:.4em 0}}{edges}"
