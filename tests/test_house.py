@@ -141,6 +141,7 @@ ON_THE_SYSTEM = {
     "lib/cli/prompt.py": "looks for programs",
     "lib/cli/bisect_runner.py": "runs the user's training",
     "lib/compare/toolkit.py": "runs the vendor's programs",
+    "lib/view/notebook.py": "looks for programs",
 }
 
 

@@ -9,26 +9,23 @@ import argparse
 import json
 import posixpath
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
 from precision_tool.lib.cli.comparison import compare_sides, measure_options, noise_floor_of, read_results
 from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_without_benchmark
-from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
+from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
-from precision_tool.lib.model.finding import CheckResult, FindingKind
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, UsageError
+from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
 
@@ -180,24 +177,11 @@ def _diagnose(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
 ) -> tuple[list[Diagnosis], list[CheckResult]]:
     """Return the diagnosis of each result, and the checks of the run with what the verdicts add to them."""
-    from precision_tool.lib.diagnose.checked_ops import with_verdicts
+    from precision_tool.lib.diagnose.judging import with_checks
     from precision_tool.lib.diagnose.run_checks import all_checks
 
     checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
-    diagnoses = _diagnoses(session, args, output, analyses, is_alone=is_alone)
-    ops = {
-        op.name: op for diagnosis in diagnoses if diagnosis.stored is not None for op in diagnosis.stored.runs[0].ops
-    }
-    checks = [with_verdicts(check, ops) for check in checks]
-    for check in checks:
-        if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
-            diagnoses = [
-                diagnosis
-                if diagnosis.analysis is None
-                else replace(diagnosis, analysis=explain_overflow(diagnosis.analysis, check.finding))
-                for diagnosis in diagnoses
-            ]
-    return diagnoses, checks
+    return with_checks(_diagnoses(session, args, output, analyses, is_alone=is_alone), checks)
 
 
 def _compare_other(session: Session, args: argparse.Namespace, output: Output) -> OtherRun | None:
@@ -290,8 +274,8 @@ def _diagnoses(
 
     The verdict on an earlier result is read where it is kept; a new one comes with the own errors in its rows and file.
     """
-    from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
-    from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, diagnose_leaf, leaves_alone, leaves_of
+    from precision_tool.lib.diagnose.judging import judge
+    from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.diagnose.stored_verdict import read_beside
 
     if not is_alone:
@@ -303,20 +287,13 @@ def _diagnoses(
             return [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
-    kept = KeptJudgements(session.workspace.cache_dirs())
-    with kept.keeping():
-        with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
-            resources = flags.resources_of(session, args, executor, progress)
-            if is_alone:
-                leaves = leaves_alone(session.data, args.left, args.graph)
-            else:
-                leaves = leaves_of(session.data, analyses, args.left, args.graph)
-            options = DiagnoseOptions(compares=False, profile=args.profile)
-            diagnoses = [diagnose_leaf(leaf, options, resources, kept=kept) for leaf in leaves]
-        _note_unknown(session, args.profile, diagnoses)
-        diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
-        with suppress(OutputError):  # whoever asks for it later has it judged again
-            _keep(session, diagnoses)
+    with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
+        diagnoses = judge(
+            session.data, None if is_alone else analyses, args.threshold,
+            flags.resources_of(session, args, executor, progress),
+            npu=args.left, graph=args.graph, profile=args.profile,
+        )  # fmt: skip
+    _note_unknown(session, args.profile, diagnoses)
     return diagnoses
 
 
@@ -328,33 +305,6 @@ def _note_unknown(session: Session, profile: DeviceProfile | None, diagnoses: Se
     names = dict.fromkeys(name for run in judged if profile is not None for name in unknown(profile, run.profile))
     if names:
         session.workspace.notes.append(Message("note.diagnose.profile_unchecked", names=list(names)))
-
-
-def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
-    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs.
-
-    The profile of the device goes beside the verdict.
-    """
-    from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, write_profile
-    from precision_tool.lib.diagnose.stored_verdict import write_alone, write_verdict
-
-    time = datetime.now().strftime("%Y%m%d%H%M%S")
-    for number, diagnosis in enumerate(diagnoses):
-        analysis, verdict = diagnosis.analysis, diagnosis.stored
-        if verdict is None:
-            continue
-        profile = None if diagnosis.judged is None else diagnosis.judged.profile
-        if analysis is None:
-            if not verdict.verdict.is_empty:
-                path = write_alone(verdict, session.workspace, time, number)
-                if profile is not None:
-                    write_profile(profile, beside_verdict(path))
-        elif analysis.path and analysis.source is not None:
-            if analysis.leaf is not None and analysis.choice.own_error:
-                write_own_errors(analysis.path, analysis.rows, analysis.choice)
-            write_verdict(verdict, analysis.path, str(session.workspace.root))
-            if profile is not None:
-                write_profile(profile, profile_path(analysis.path))
 
 
 # --- ac --all ---------------------------------------------------------------------------------------------------------
