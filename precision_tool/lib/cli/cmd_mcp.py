@@ -43,15 +43,15 @@ def _options(parser: Parser, session: Session) -> None:
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if not output.command:
         raise UsageError("mcp.at_prompt")
-    try:
-        from precision_tool.lib.cli.mcp_server import serve
-    except ImportError as error:
-        raise UsageError("mcp.no_package", reason=str(error)) from None
     for folder in args.read:
         check_folder(folder)
     settings, folders = _absolute(session.settings)
     if len(folders) > 1 and args.allow_write and settings.work is not None:
         raise UsageError("mcp.one_work")
+    try:
+        from precision_tool.lib.cli.mcp_server import serve
+    except ImportError as error:
+        raise UsageError("mcp.no_package", reason=str(error)) from None
     if sys.stdin.isatty():
         output.err.print(text("screen.cli.mcp_waits"), soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="precision_tool_mcp_") as scratch:
