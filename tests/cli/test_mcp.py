@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from command_line import environment, fingerprint, tool
+from command_line import HANG, TOOL, environment, fingerprint, tool
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from one_cause_each import CAUSES
@@ -197,27 +198,51 @@ async def cancelled(assistant: Assistant, data: str) -> None:
 
 def test_with_permission_it_writes_to_the_work_folder(tmp_path: Path) -> None:
     CAUSES["fusion"].write(tmp_path / "precision_data")
+    (tmp_path / "precision_data" / "tf").rename(tmp_path / "benchmark")
+    (tmp_path / "precision_data" / "tf").symlink_to(tmp_path / "benchmark")
     dumps = fingerprint(tmp_path / "precision_data")
 
     async def work(assistant: Assistant) -> None:
         assert (await assistant.ask("list_data"))["may_write"]
+        whole = await assistant.ask("diagnose_all")
+        assert (whole["culprit"]["op"], whole["culprit"]["cause"]) == ("one/MatMul", "fusion")
         steps = (await assistant.ask("next_steps"))["steps"]
         (step,) = [step for step in steps if step["tool"] == "write_repro"]
+        assert step["command"].endswith(f"--work {tmp_path}/work repro one/MatMul")
         made = await assistant.ask("write_repro", **step["arguments"])
         assert str(tmp_path / "work" / "repro") in made["lines"][0]
         report = await assistant.ask("write_report")
         assert ".html" in report["lines"][-1]
 
-    with_server(tmp_path, ["--data", "precision_data", "--work", "work", "mcp", "--allow-write"], work)
+    with_server(
+        tmp_path, ["--data", "precision_data", "--work", "work", "mcp", "--allow-write", "--read", "benchmark"], work
+    )
     assert [*(tmp_path / "work" / "repro").glob("*/check.py")]
     assert [*(tmp_path / "work" / "vector_compare").glob("*/*.html")]
     assert fingerprint(tmp_path / "precision_data") == dumps
 
 
-def test_nothing_but_the_protocol_on_standard_output(tmp_path: Path) -> None:
+def test_nothing_but_the_protocol_on_standard_output_and_an_end_at_once(tmp_path: Path) -> None:
     layers().write(tmp_path / "precision_data")
-    run = tool("mcp", cwd=tmp_path)  # standard input is empty
-    assert (run.out, run.err) == ("", "")
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    }
+    with subprocess.Popen(
+        [*TOOL, "--data", "precision_data", "mcp"], cwd=tmp_path, env=environment(tmp_path),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["result"]["serverInfo"]["name"] == "precision-tool"
+        process.terminate()
+        out, err = process.communicate(timeout=HANG)
+    assert (process.returncode, out, err) == (143, "", "")
+    assert not [*(tmp_path / ".tmp").iterdir()]
 
 
 def test_without_the_package(tmp_path: Path) -> None:
@@ -239,5 +264,7 @@ def test_wrong_use(tmp_path: Path) -> None:
         "--work takes the results of one data folder"
         in tool(*two, "--work", "w", "mcp", "--allow-write", cwd=tmp_path, code=2).text
     )
+    (tmp_path / "b" / "precision_data" / "temp").write_text("no folder")
+    assert "b/precision_data" in tool("--data", "b/precision_data", "mcp", "--allow-write", cwd=tmp_path, code=2).text
     assert "no such folder" in tool("--data", "a", "mcp", "--read", "none", cwd=tmp_path, code=2).text
     assert "no such" in tool("--data", "a/precision_data", "--data", "none", "mcp", cwd=tmp_path, code=2).text

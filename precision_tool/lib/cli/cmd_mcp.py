@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import posixpath
 import sys
-import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, Output, Parser, command
 from precision_tool.lib.cli.mcp_tools import Permission
 from precision_tool.lib.data.settings import Settings
-from precision_tool.lib.data.workspace import check_data
+from precision_tool.lib.data.workspace import check_data, open_workspace
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import check_folder
 from precision_tool.lib.messages import text
@@ -46,20 +46,26 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     for folder in args.read:
         check_folder(folder)
     settings, folders = _absolute(session.settings)
-    if len(folders) > 1 and args.allow_write and settings.work is not None:
-        raise UsageError("mcp.one_work")
+    if args.allow_write:
+        _check_places(settings, folders)
     try:
         from precision_tool.lib.cli.mcp_server import serve
     except ImportError as error:
         raise UsageError("mcp.no_package", reason=str(error)) from None
     if sys.stdin.isatty():
         output.err.print(text("screen.cli.mcp_waits"), soft_wrap=True)
-    with tempfile.TemporaryDirectory(prefix="precision_tool_mcp_") as scratch:
-        readable = tuple(map(posixpath.abspath, args.read))
-        may_write = args.allow_write
-        permission = Permission(folders=folders, readable=readable, scratch=scratch, may_write=may_write)
-        serve(settings, permission, output.command)
+    readable = tuple(map(posixpath.abspath, args.read))
+    serve(settings, Permission(folders=folders, readable=readable, may_write=args.allow_write), output.command)
     return DONE
+
+
+def _check_places(settings: Settings, folders: Sequence[str]) -> None:
+    """Raise UsageError where the results of data folders have no place, or the same one, that outlasts the server."""
+    if len(folders) > 1 and settings.work is not None:
+        raise UsageError("mcp.one_work")
+    for folder in folders:
+        if not open_workspace(folder, settings.work).output_dir().is_absolute():  # that of the working folder
+            raise UsageError("mcp.no_place", folder=folder)
 
 
 def _absolute(settings: Settings) -> tuple[Settings, tuple[str, ...]]:

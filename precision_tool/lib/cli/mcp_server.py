@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -43,8 +45,11 @@ Find out why this network is inaccurate on the NPU. Call list_data, then diagnos
 look_at_op for the culprit, list_rows by own_error for others that compute wrong. Then tell me the operator, the cause
 with its figures, the confidence and what was not checked, and what to do, from next_steps."""
 
-#: Seconds that a cancelled call may take to end, before its process is ended.
-_PATIENCE = 5.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: What shells add to the number of a signal for the exit code.
+_KILLED = 128
+#: Seconds that a cancelled call may take to end, before its process is ended; how often it is told meanwhile.
+_PATIENCE, _TRIES = 5.0, 10
 
 
 class Worker:
@@ -81,8 +86,10 @@ class Worker:
                 self._pipe.send((name, dict(arguments)))
                 while True:
                     kind, value = await self._next_message()
+                    if kind == mcp_worker.CANCELLED:  # by somebody else
+                        return False, text("screen.cli.stopped")
                     if kind != mcp_worker.PROGRESS:
-                        return kind == mcp_worker.DONE, value or text("screen.cli.stopped")
+                        return kind == mcp_worker.DONE, value
                     await report(*value)
             except (EOFError, OSError):
                 with anyio.CancelScope(shield=True):
@@ -103,11 +110,13 @@ class Worker:
         """End the call that runs, with its process where it does not listen."""
         assert self._process is not None
         assert self._process.pid is not None
-        with anyio.move_on_after(_PATIENCE), suppress(EOFError, OSError):
-            os.kill(self._process.pid, signal.SIGINT)
-            while (await self._next_message())[0] == mcp_worker.PROGRESS:
-                pass
-            return
+        with suppress(EOFError, OSError):
+            for _ in range(_TRIES):  # it may not have begun with the call when it hears of it
+                os.kill(self._process.pid, signal.SIGINT)
+                with anyio.move_on_after(_PATIENCE / _TRIES):
+                    while (await self._next_message())[0] == mcp_worker.PROGRESS:
+                        pass
+                    return
         await anyio.to_thread.run_sync(self.stop)
 
     def stop(self) -> None:
@@ -200,15 +209,28 @@ def make_server(worker: Worker, permission: Permission) -> Server[Any]:
 
 def serve(settings: Settings, permission: Permission, command: str) -> None:
     """Serve on standard input and output until the client closes them. Nothing else is written to standard output."""
-    anyio.run(partial(_serve, settings, permission, command))
+    with tempfile.TemporaryDirectory(prefix="precision_tool_mcp_") as scratch:
+        anyio.run(_serve, settings, replace(permission, scratch=scratch), command)
 
 
 async def _serve(settings: Settings, permission: Permission, command: str) -> None:
     worker = Worker(settings, permission, command)
     server = make_server(worker, permission)
     try:
-        async with stdio_server() as (incoming, outgoing):
+        async with anyio.create_task_group() as group, stdio_server() as (incoming, outgoing):
+            group.start_soon(_end_on_signals, worker, permission)
             worker.start()  # while the client says hello
             await server.run(incoming, outgoing, server.create_initialization_options())
+            group.cancel_scope.cancel()
     finally:
         worker.stop()
+
+
+async def _end_on_signals(worker: Worker, permission: Permission) -> None:
+    """End at once on Ctrl+C, a closed terminal or a request to end: a thread of ours waits for standard input."""
+    wanted = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    with anyio.open_signal_receiver(*wanted) as numbers:
+        async for number in numbers:
+            worker.stop()
+            shutil.rmtree(permission.scratch, ignore_errors=True)
+            os._exit(_KILLED + number)

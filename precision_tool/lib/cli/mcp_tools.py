@@ -22,9 +22,9 @@ from precision_tool.lib.cli.command import Output, load_command
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.compare.named_tensors import split_slot
 from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import exists, is_file, real_path
-from precision_tool.lib.io.local import is_readable
 from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
@@ -55,16 +55,16 @@ class Permission:
         The data folders, as absolute paths.
     readable : tuple of str
         Further folders that may be read.
-    scratch : str
-        A folder of the server's own, as long as it runs.
     may_write : bool
         Whether reports and packages may be written, and results kept where they usually are; else in `scratch`.
+    scratch : str
+        A folder of the server's own, which is there as long as it runs.
     """
 
     folders: tuple[str, ...]
     readable: tuple[str, ...] = ()
-    scratch: str
     may_write: bool = False
+    scratch: str = ""
 
 
 @dataclass
@@ -76,26 +76,32 @@ class Desk:
     on_progress: OnProgress | None = None
     #: What begins a command line of this tool in the user's shell.
     command: str = field(default_factory=program)
-    _sessions: dict[str, Session] = field(default_factory=dict)
+    _sessions: dict[tuple[str, tuple[str, ...]], Session] = field(default_factory=dict)
     _compared: dict[tuple[str, ...], Document] = field(default_factory=dict)
 
-    def session(self, data: str | None) -> Session:
-        """Return the session of a data folder, which may be left out where there is only one."""
+    def session(self, data: str | None, *, of_all: bool = False) -> Session:
+        """Return the session of a data folder, which may be left out where there is only one.
+
+        With `of_all` that of all of them together, where none is named.
+        """
         folders = self.permission.folders
-        if data is None and len(folders) > 1:
+        if data is None and len(folders) > 1 and not of_all:
             raise UsageError("mcp.which_data", folders=folders)
         path = folders[0] if data is None else urls.path_of(data)
         if path not in folders:
             path = next((each for each in folders if real_path(each) == real_path(posixpath.abspath(path))), "")
         if not path:
             raise UsageError("mcp.other_data", path=data, folders=folders)
-        if path not in self._sessions:
+        more = folders[1:] if data is None else ()
+        if (path, more) not in self._sessions:
             work = self.settings.work
             if not self.permission.may_write:
-                work = Path(self.permission.scratch, str(folders.index(path)))
-            settings = replace(self.settings, data=Path(path), more_data=(), work=work, engine="native")
-            self._sessions[path] = Session(settings)
-        return self._sessions[path]
+                work = Path(self.permission.scratch, "all" if more else str(folders.index(path)))
+            settings = replace(
+                self.settings, data=Path(path), more_data=tuple(map(Path, more)), work=work, engine="native"
+            )
+            self._sessions[path, more] = Session(settings)
+        return self._sessions[path, more]
 
     def place(self, session: Session, path: str) -> str:
         """Return the absolute path of a file or folder that an argument names. FormatError where it may not be read.
@@ -112,10 +118,11 @@ class Desk:
         return named
 
     def _is_allowed(self, path: str) -> bool:
-        if not urls.is_remote(path):
-            return is_readable(path)
-        roots = (posixpath.join(each, "") for each in self.permission.folders if urls.is_remote(each))
-        return any(posixpath.join(posixpath.normpath(path), "").startswith(root) for root in roots)
+        permission = self.permission
+        places = (*permission.folders, *permission.readable, permission.scratch)
+        if urls.is_remote(path):
+            return any(lies_in(posixpath.normpath(path), each) for each in places if urls.is_remote(each))
+        return any(lies_in(real_path(path), real_path(each)) for each in places if not urls.is_remote(each))
 
     def name(self, session: Session, name: str) -> str:
         """Return the name of an op or tensor as a command takes it: what can only be a path is checked as one."""
@@ -240,6 +247,10 @@ def _diagnose(desk: Desk, arguments: Mapping[str, Any]) -> Document:
     return shortened(answer)
 
 
+def _diagnose_all(desk: Desk, arguments: Mapping[str, Any]) -> Document:
+    return shortened(desk.run(desk.session(arguments.get("data"), of_all=True), "ac", "--all"))
+
+
 def _without(document: Document, *names: str) -> Document:
     return {name: value for name, value in document.items() if name not in names}
 
@@ -295,9 +306,9 @@ def _find_ops(desk: Desk, arguments: Mapping[str, Any]) -> Document:
     if arguments.get("wrong"):
         options.append("--wrong")
     document = desk.run(session, "ls", *options)
-    lists = [(graph, "ops") for graph in document.get("graphs", ())]
-    lists += [(each, "files") for each in document.get("pytorch", ())]
-    found = [{"graph": graph.get("graph"), **op} for graph, name in lists for op in graph.get(name, ())]
+    # PyTorch's .h5 dumps have no graph: their ops are listed by file.
+    lists = [*document.get("graphs", ()), *document.get("dumps", ())]
+    found = [{"graph": each.get("graph", each.get("file")), **op} for each in lists for op in each["ops"]]
     return {**_page(found, arguments), "notes_of_command": document.get("notes_of_command", [])}
 
 
@@ -365,7 +376,11 @@ def _doing(desk: Desk, session: Session, step: Document) -> Document:
     tool, arguments, command = None, None, None
     words = [] if step["file"] else shlex.split(step["line"])  # else code that goes into a file
     if words and find_word(words[0]) is not None:
-        command = f"{desk.command} --data {shlex.quote(urls.shown(str(session.workspace.root)))} {step['line']}"
+        places = [("--data", session.workspace.root)]
+        if desk.permission.may_write and session.workspace.work is not None:
+            places.append(("--work", session.workspace.work))
+        options = (f"{option} {shlex.quote(urls.shown(str(place)))}" for option, place in places)
+        command = " ".join([desk.command, *options, step["line"]])
         name, argument = _TOOL_OF_WORD.get(words[0], ("", ""))
         check = next((check for check, line in _CHECKS.items() if list(line) == words), "")
         if len(words) == 2 and name in {tool.name for tool in tools_of(desk.permission)}:
@@ -567,6 +582,26 @@ TOOLS = (
             ["schema", "results"],
         ),
         run=_diagnose,
+    ),
+    Tool(
+        name="diagnose_all",
+        title="Find the earliest step and rank",
+        description=(
+            "Of many steps or ranks: `culprit` is the earliest step, rank and op that computes wrong, and on which "
+            "ranks; `leaves` has each step and rank. For a run of several steps or ranks, as list_data shows them, "
+            "or of several data folders (then leave out data). Steps that were judged before are not judged again."
+        ),
+        takes=_takes({"data": _text("A data folder, as list_data names it; without it all of them together.")}),
+        gives=_object(
+            {
+                "culprit": _or_null("object", "Step, rank, op, cause, confidence, and how far the error reaches."),
+                "further": _list_of(_object({}), "Other culprits."),
+                "leaves": _list_of(_object({}), "Each step, rank and model, with what was compared and judged."),
+                **_CUT,
+            },
+            ["culprit", "leaves"],
+        ),
+        run=_diagnose_all,
     ),
     Tool(
         name="list_rows",

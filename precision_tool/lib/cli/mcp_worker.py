@@ -28,6 +28,8 @@ from precision_tool.lib.messages.language import choose_language
 
 #: What a message to the server says.
 PROGRESS, DONE, FAILED, CANCELLED = "progress", "done", "failed", "cancelled"
+#: This package, which studies read to know their own version.
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: Seconds between two messages of progress.
 _BETWEEN = 0.2
 
@@ -74,9 +76,10 @@ def work(pipe: Connection, settings: Settings, permission: Permission, command: 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     desk = Desk(settings=settings, permission=permission, command=command)
     start_log(settings.log_level, desk.session(permission.folders[0]).workspace.output_dir)
-    local = [path for path in (*permission.folders, settings.work) if path and not urls.is_remote(path)]
+    work = [settings.work] if permission.may_write and settings.work is not None else []
+    local = [path for path in (*permission.folders, *work) if not urls.is_remote(path)]
     with (
-        reading_only([*map(str, local), *permission.readable, permission.scratch]),
+        reading_only([*map(str, local), *permission.readable, permission.scratch, _PACKAGE]),
         suppress(EOFError, BrokenPipeError),
     ):  # the server is gone
         while True:

@@ -75,20 +75,15 @@ def reading_only(folders: Sequence[str]) -> Iterator[None]:
         _readable[:] = before
 
 
-def is_readable(path: str) -> bool:
-    """Return whether a path may be read: False outside of the folders of `reading_only`."""
+def check_readable(path: str) -> None:
+    """Raise FormatError for a path outside of the folders of `reading_only`."""
     if not _readable:
-        return True
+        return
     try:
         place = os.path.realpath(path)
     except ValueError:  # a zero byte in the name, which opening it says
-        return True
-    return any(os.path.commonpath([folder, place]) == folder for folder in _readable)
-
-
-def check_readable(path: str) -> None:
-    """Raise FormatError for a path outside of the folders of `reading_only`."""
-    if not is_readable(path):
+        return
+    if not any(os.path.commonpath([folder, place]) == folder for folder in _readable):
         raise FormatError.of(path, "io.outside", folders=list(_readable))
 
 
