@@ -19,6 +19,8 @@ from mcp.client.stdio import stdio_client
 from one_cause_each import CAUSES
 from tiny_network import Network, layers, numbers, source, unary
 
+from precision_tool.lib.cli.mcp_tools import shortened
+
 #: What is wrong in the case of each cause, which the client is not told.
 TRUTH = {
     "fusion": ("one/MatMul", "fusion"),
@@ -268,3 +270,13 @@ def test_wrong_use(tmp_path: Path) -> None:
     assert "b/precision_data" in tool("--data", "b/precision_data", "mcp", "--allow-write", cwd=tmp_path, code=2).text
     assert "no such folder" in tool("--data", "a", "mcp", "--read", "none", cwd=tmp_path, code=2).text
     assert "no such" in tool("--data", "a/precision_data", "--data", "none", "mcp", cwd=tmp_path, code=2).text
+
+
+def test_long_answers_are_cut_and_say_so() -> None:
+    document = {"few": [1, 2], "rows": [{"name": "x" * 100, "next": list(range(500))} for _ in range(500)]}
+    short = shortened(document)
+    assert len(json.dumps(short)) < 50_000
+    assert short["few"] == [1, 2]
+    assert short["left_out"]["rows"] == 500 - len(short["rows"])
+    assert short["left_out"]["rows[0].next"] == 500 - len(short["rows"][0]["next"])
+    assert shortened({"few": [1, 2]}) == {"few": [1, 2]}

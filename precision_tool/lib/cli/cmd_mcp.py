@@ -38,7 +38,7 @@ def _options(parser: Parser, session: Session) -> None:
     "diagnose, look at ops and tensors, and read the next steps. It reads the folders of --data and nothing else, runs "
     "no commands, and writes only with --allow-write. Needs pip install 'precision-tool[mcp]'.",
     _options,
-    example="mcp   (in the client: precision-tool --data DIR mcp)",
+    example="mcp",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if not output.command:
