@@ -140,6 +140,10 @@ async def pages(assistant: Assistant, data: str) -> None:
     assert (op["name"], op["state"]) == ("one/MatMul", "wrong")
     tensor = await assistant.ask("show_tensor", data=data, tensor="one/MatMul", output=0, values=4)
     assert len(tensor["tensors"][0]["first"]) == 4
+    (file,) = Path(data).glob("npu/debug_0/dump/**/*.one_MatMul.*")
+    name = f"{file.relative_to(Path(data) / 'npu')}:output:0"
+    by_file = await assistant.ask("show_tensor", data=data, tensor=name, values=4)
+    assert by_file["tensors"][0]["first"] == tensor["tensors"][0]["first"]
     compared = await assistant.ask("compare_tensors", data=data, npu="one/MatMul", values=2)
     (row,) = [row for row in some if (row["op"], row["slot"]) == ("one/MatMul", "output:0")]
     assert compared["metrics"]["cosine"] == pytest.approx(row["metrics"]["cosine"])
@@ -149,7 +153,14 @@ async def escapes(assistant: Assistant, folder: Path) -> None:
     """What lies elsewhere is refused alike, whether it is there or not."""
     data = str(folder / "fusion" / "precision_data")
     secret, missing = str(folder / "outside" / "secret.npy"), str(folder / "outside" / "no.npy")
-    for name in (secret, missing, "../../outside/secret.npy", "link.npy", "npu/../../../outside/secret.npy:output:0"):
+    for name in (
+        secret,
+        missing,
+        "../../outside/secret.npy",
+        "link.npy",
+        "link.npy:output:0",
+        "npu/../../../outside/secret.npy:output:0",
+    ):
         text = await assistant.refused("show_tensor", data=data, tensor=name)
         assert "outside of the folders that may be read" in text, text
         assert "mcp --read DIR" in text

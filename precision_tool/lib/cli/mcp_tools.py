@@ -126,13 +126,15 @@ class Desk:
 
     def name(self, session: Session, name: str) -> str:
         """Return the name of an op or tensor as a command takes it: what can only be a path is checked as one."""
-        path, _ = split_slot(urls.path_of(name))
+        path, slot = split_slot(urls.path_of(name))
+        bases = (str(session.workspace.root), str(session.workspace.root / "npu"))
         if urls.is_remote(path) or ".." in path.split("/") or path.startswith("~"):
-            return self.place(session, name)
-        if posixpath.isabs(path):  # an op of PyTorch's may be /Addmm/4
-            return self.place(session, name) if exists("/" + path.split("/")[1]) else name
-        below = (posixpath.join(str(base), path) for base in (session.workspace.root, session.workspace.root / "npu"))
-        return self.place(session, name) if any(map(is_file, below)) else name
+            is_path = True
+        elif posixpath.isabs(path):  # an op of PyTorch's may be /Addmm/4
+            is_path = exists("/" + path.split("/")[1])
+        else:
+            is_path = any(is_file(posixpath.join(base, path)) for base in bases)
+        return ":".join(filter(None, (self.place(session, path), slot))) if is_path else name
 
     def run(self, session: Session, word: str, *arguments: str, is_json: bool = True) -> Document:
         """Run a command and return the document of its --json, with what it notes as `notes_of_command`.

@@ -76,10 +76,10 @@ def work(pipe: Connection, settings: Settings, permission: Permission, command: 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     desk = Desk(settings=settings, permission=permission, command=command)
     start_log(settings.log_level, desk.session(permission.folders[0]).workspace.output_dir)
-    work = [settings.work] if permission.may_write and settings.work is not None else []
+    work = [str(settings.work)] if permission.may_write and settings.work is not None else []
     local = [path for path in (*permission.folders, *work) if not urls.is_remote(path)]
     with (
-        reading_only([*map(str, local), *permission.readable, permission.scratch, _PACKAGE]),
+        reading_only([*local, *permission.readable, permission.scratch, _PACKAGE]),
         suppress(EOFError, BrokenPipeError),
     ):  # the server is gone
         while True:
