@@ -138,6 +138,8 @@ ON_THE_SYSTEM = {
     "lib/cli/cmd_npu_dump.py": "the environment of a training",
     "lib/cli/cmd_tf_dump.py": "the training side has no stores",
     "lib/cli/cmd_train.py": "TensorFlow's log level",
+    "lib/cli/mcp_server.py": "a folder of its own, and signals",
+    "lib/cli/mcp_worker.py": "the environment of a process",
     "lib/cli/prompt.py": "looks for programs",
     "lib/cli/bisect_runner.py": "runs the user's training",
     "lib/compare/toolkit.py": "runs the vendor's programs",

@@ -357,7 +357,7 @@ class Session:
             The work ended early.
         """
         from precision_tool.lib.diagnose.casts import cast_pairs
-        from precision_tool.lib.diagnose.comparing import compare, forget_second_run
+        from precision_tool.lib.diagnose.comparing import check_benchmark_fits, compare, forget_second_run
         from precision_tool.lib.diagnose.judging import judge, with_checks
         from precision_tool.lib.diagnose.run_checks import Analysis, all_checks
         from precision_tool.lib.view.diagnosis_result import diagnosis_result
@@ -367,9 +367,11 @@ class Session:
         try:
             with self._working("comparing", resources) as shared:
                 analyses = compare(self.data, npu, golden, options, shared)
+            check_benchmark_fits(analyses)
         except NoBenchmarkError:
             if not self.data.kind().has_graph:
                 raise
+            analyses = None
         graph = options.graph
         checks = all_checks(self.data, analyses or (), options.threshold, npu=npu, graph=graph)
         with self._working("recomputing", resources) as shared:

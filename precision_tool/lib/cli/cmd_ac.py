@@ -105,7 +105,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
-    from precision_tool.lib.diagnose.comparing import check_same_network
+    from precision_tool.lib.diagnose.comparing import check_benchmark_fits
 
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
@@ -115,7 +115,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         try:
             options = replace(measure_options(args), extremes=True, extra_pairs=cast_pairs)
             analyses = compare_sides(session, args, output, options)
-            check_same_network(analyses)
+            check_benchmark_fits(analyses)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
             if not session.data.kind().has_graph:

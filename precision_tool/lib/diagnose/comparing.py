@@ -112,7 +112,7 @@ def compare(
     ]
 
 
-def check_same_network(analyses: Sequence[Analysis]) -> None:
+def check_benchmark_fits(analyses: Sequence[Analysis]) -> None:
     """Raise NoBenchmarkError where what was compared hardly matches the benchmark, and the benchmark hardly it.
 
     A benchmark of few ops of the same network is matched by most of its own tensors. Where graphs or calls were

@@ -52,7 +52,15 @@ class _WithUrls:
 
 
 class ReportConsole(Console):
-    """A console that leaves it to the command line what a reader means that has gone (`| head`)."""
+    """A console that leaves it to the command line what a reader means that has gone (`| head`).
+
+    Attributes
+    ----------
+    on_progress : callable, optional
+        Gets progress in place of a bar: what is done, how much of it and of how much, and the unit.
+    """
+
+    on_progress: Callable[[str, int, int, str], None] | None = None
 
     def __init__(
         self, *, file: TextIO | None = None, stderr: bool = False, width: int = 0, theme: str = "dark"
@@ -145,6 +153,9 @@ class ProgressReport:
         return partial(self, unit=unit)
 
     def __call__(self, done: int, total: int, unit: str = "bytes") -> None:
+        if isinstance(self._console, ReportConsole) and self._console.on_progress is not None:
+            self._console.on_progress(self._what, done, total, unit)
+            return
         now = time.monotonic()
         is_new = done == 0 or unit != self._unit
         if is_new:
