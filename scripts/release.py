@@ -19,7 +19,7 @@ import tempfile
 import tomllib
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,23 +35,14 @@ GLIBC = "2_17"
 #: Numbers of processors in ELF files.
 MACHINES = {"x86_64": 62, "aarch64": 183}
 KERNEL = "precision_tool/lib/io/native/kernel.compiled.so"
+ASSETS = "precision_tool/lib/view/assets"
 #: In the source distribution, from where setup.py puts it into wheels.
 SBOM = "precision_tool.cdx.json"
 #: Folders that no source distribution takes anything from, whatever lies in them.
 LEFT_BEHIND = shutil.ignore_patterns(
-    "__pycache__",
-    "*.so",
-    "*.egg-info",
-    "node_modules",
-    "build",
-    "dist",
-    ".venv*",
-    ".*_cache",
-    ".git",
-    ".hypothesis",
-    "PKG-INFO",
-    "setup.cfg",
-)
+    "__pycache__", "*.so", "*.egg-info", "node_modules", "build", "dist", ".venv*", ".*_cache", ".git", ".hypothesis",
+    "PKG-INFO", "setup.cfg",
+)  # fmt: skip
 
 
 class ReleaseError(Exception):
@@ -131,7 +122,7 @@ def run(*command: object, cwd: Path, when: int, **variables: str) -> None:
 
 
 def source_date() -> int:
-    """Return the time that everything built is of: SOURCE_DATE_EPOCH, the commit's, or that of a source distribution."""
+    """Return the time of everything built: SOURCE_DATE_EPOCH, the commit's, or that of a source distribution."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     if (REPO / ".git").exists():
@@ -231,7 +222,7 @@ def package(requirement: str, extra: str = "") -> dict[str, object]:
 
 def page_libraries(sources: Path) -> Iterator[dict[str, object]]:
     """Yield the libraries that the script of the report's page is built of, as its licences name them."""
-    licences = (sources / "precision_tool/lib/view/assets/LICENSES.txt").read_text("utf-8")
+    licences = (sources / ASSETS / "LICENSES.txt").read_text("utf-8")
     locked = json.loads((sources / "scripts/page/package-lock.json").read_text("utf-8"))["packages"]
     for entry in licences.split("-" * 72):
         match = re.match(r"\s*(\S+) (\S+) \(([^)]+)\)\n", entry)
@@ -247,11 +238,16 @@ def page_libraries(sources: Path) -> Iterator[dict[str, object]]:
             "type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, "scope": "required",
             "licenses": [{"license": {"id": licence}}],
             "hashes": [{"alg": f"SHA-{algorithm[3:]}", "content": base64.b64decode(digest).hex()}],
-            "properties": [{"name": "precision_tool:contained in", "value": "precision_tool/lib/view/assets/report.js"}],
+            "properties": [{"name": "precision_tool:contained in", "value": f"{ASSETS}/report.js"}],
         }  # fmt: skip
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def compare(first: Path, second: Path) -> None:
@@ -296,7 +292,7 @@ def _numbers(version: str) -> list[int]:
 
 def publish(made: Path, target: Path) -> None:
     """Put everything into a folder that is there only as a whole."""
-    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made.iterdir()))
+    sums = "".join(f"{digest(path)}  {path.name}\n" for path in sorted(made.iterdir()))
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))

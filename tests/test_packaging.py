@@ -75,7 +75,7 @@ def installed(programs: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def dist(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `scripts/release` publishes, for this machine and, if there is the compiler, for ARM; built out of no git."""
+    """What `scripts/release` publishes for this machine and, if there is a compiler, for ARM; built without git."""
     machines = {platform.machine()} | ({"aarch64"} if shutil.which("aarch64-linux-gnu-gcc") else set())
     target = tmp_path_factory.mktemp("release") / "dist"
     words = ("--machines", " ".join(sorted(machines)), "--out", target)
@@ -168,7 +168,8 @@ def test_the_kernel_needs_only_an_old_glibc_and_names_no_folder(dist: Path) -> N
 
 
 def test_the_checksums_are_those_of_all_files(dist: Path) -> None:
-    sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text("utf-8").splitlines())
+    lines = (dist / "SHA256SUMS").read_text("utf-8").splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
     files = [path for path in dist.iterdir() if path.name != "SHA256SUMS"]
     assert sums == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     assert [path.name for path in dist.parent.iterdir()] == ["dist"]  # nothing temporary is left
@@ -191,11 +192,11 @@ def test_the_bill_of_materials_names_what_is_contained_and_needed(dist: Path, wh
 
 
 def test_what_is_not_as_it_says_is_not_published(dist: Path, wheel: Path, release: Any, tmp_path: Path) -> None:
-    def refused(name: str, keep: str = "", kernel: bytes | None = None) -> str:
+    def refused(name: str, without: str = "", kernel: bytes | None = None) -> str:
         """The reason, for the wheel under another name, without some files or with another kernel."""
         with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(tmp_path / name, "w") as new:
             for entry in old.namelist():
-                if not keep or keep not in entry:
+                if not without or without not in entry:
                     is_kernel = kernel is not None and entry == release.KERNEL
                     new.writestr(entry, kernel if is_kernel and kernel is not None else old.read(entry))
         with pytest.raises(release.ReleaseError) as caught:
@@ -205,8 +206,8 @@ def test_what_is_not_as_it_says_is_not_published(dist: Path, wheel: Path, releas
     machine, other = ("x86_64", "aarch64") if platform.machine() == "x86_64" else ("aarch64", "x86_64")
     release.check(wheel)
     assert "another machine" in refused(wheel.name.replace(machine, other))
-    assert "no compiled kernel" in refused(wheel.name, keep=".so")
-    assert "no SBOM" in refused(wheel.name, keep="/sboms/")
+    assert "no compiled kernel" in refused(wheel.name, without=".so")
+    assert "no SBOM" in refused(wheel.name, without="/sboms/")
     assert "has a compiled kernel" in refused(wheel.name.replace(f"manylinux_2_17_{machine}", "any"))
     newest = (Path(library.__file__).parent / "kernel.compiled.so").read_bytes()  # of this machine's own glibc
     if b"GLIBC_2.29" in newest:

@@ -121,7 +121,7 @@ def test_whatever_is_changed_is_refused(words: tuple[str, ...], demo: tuple[Path
     """A key dropped or renamed, or a value of another type, anywhere in a document."""
     pytest.importorskip("jsonschema_rs")
     cwd, truth = demo
-    named = [truth.culprit if word == "CULPRIT" else word for word in words]
+    named = [str(truth.culprit) if word == "CULPRIT" else word for word in words]
     document = shortened(tool(*named, "--json", cwd=cwd).json)
     assert json.dumps(document).count(":") > 8
     command = words[0]
