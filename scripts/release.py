@@ -58,6 +58,12 @@ def main() -> None:
     machines = args.machines.split()
     if unknown := set(machines) - set(MACHINES):
         parser.error(f"unknown machines: {' '.join(sorted(unknown))}; known are {' '.join(MACHINES)}")
+    for machine in machines:
+        if shutil.which(_compiler(machine)) is None:
+            name = f"gcc-{machine.replace('_', '-')}-linux-gnu"
+            sys.exit(f"release: no {_compiler(machine)}: apt-get install {name}, or leave it out by --machines")
+    if changed := uncommitted():
+        print(f"release: not as in the commit: {', '.join(changed[:5])}", file=sys.stderr)
     os.umask(0o022)
     try:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory(prefix="another_folder") as second:
@@ -97,16 +103,18 @@ def build(folder: Path, machines: Sequence[str]) -> Path:
 def build_wheel(sources: Path, target: Path, machine: str, when: int) -> None:
     """Build the wheel of a machine; of every machine, without the compiled kernel, for ""."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", target]
-    compiler = f"{machine}-linux-gnu-gcc" if machine else "false"
+    compiler = _compiler(machine) if machine else "false"
     if machine:
         command.append(f"--config-setting=--build-option=--plat-name=manylinux_{GLIBC}_{machine}")
-    if shutil.which(compiler) is None:
-        raise ReleaseError(f"there is no {compiler}: apt-get install gcc-{machine.replace('_', '-')}-linux-gnu")
     glibc = f"-include {sources / 'scripts' / 'old_glibc.h'}"
     run(
         *command, cwd=sources, when=when, CC=compiler, LDSHARED=f"{compiler} -shared -Wl,-s",
         CFLAGS=f"-g0 {glibc}", LDFLAGS="",
     )  # fmt: skip
+
+
+def _compiler(machine: str) -> str:
+    return f"{machine}-linux-gnu-gcc"
 
 
 def run(*command: object, cwd: Path, when: int, **variables: str) -> None:
@@ -128,6 +136,14 @@ def source_date() -> int:
     if (REPO / ".git").exists():
         return int(subprocess.check_output(["git", "log", "-1", "--format=%ct"], cwd=REPO, text=True))
     return int((REPO / "pyproject.toml").stat().st_mtime)
+
+
+def uncommitted() -> list[str]:
+    """Return the files that are not as in the commit, whose time everything gets."""
+    if not (REPO / ".git").exists():
+        return []
+    listed = subprocess.check_output(["git", "status", "--porcelain", "-z"], cwd=REPO, text=True)
+    return [entry[3:] for entry in listed.split("\0") if entry]
 
 
 def copy_sources(target: Path) -> Path:

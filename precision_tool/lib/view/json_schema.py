@@ -41,6 +41,7 @@ from precision_tool.lib.model.elements import AxisShares, Element, ErrorBin
 from precision_tool.lib.model.finding import FindingKind, Grade
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
+from precision_tool.lib.version import __version__
 from precision_tool.lib.view.op_screen import OpReport
 
 #: A part of a schema.
@@ -71,6 +72,7 @@ def json_schema(command: str = "") -> Part:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:precision-tool:json:{SCHEMA}" + (f":{command}" if command else ""),
         "title": f"precision-tool {command or 'COMMAND'} --json",
+        "description": f"What precision-tool {__version__} prints; newer versions may add keys.",
         "version": SCHEMA,
     }
     tops = [{"$ref": f"#/$defs/{name}"} for name in wanted]
