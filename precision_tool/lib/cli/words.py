@@ -148,6 +148,7 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             many_folders=True,
         ),
         _training("guide", "[--path]", "print the guide", makes_data=True),
+        Word("schema", "[COMMAND]", "print the JSON Schema of --json", makes_data=True),
     ),
 }
 WORDS = tuple(word for words in FAMILIES.values() for word in words)
