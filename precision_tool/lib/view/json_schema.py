@@ -278,7 +278,7 @@ def _results(kinds: _Parts) -> Part:
         "file": str, "culprit": str, "cause": Cause, "state": str, "mended": bool,
         "own_error_before": float | None, "own_error": float | None,
         "changes": [kinds.object("Change", {
-            "what": str, "name": str, "before": str, "now": str, "changed": bool,
+            "what": str, "name": str, "before": str, "now": str, "changed": bool, "why": str | None,
         })],
         "same_dump": bool, "next_culprit": str | None, "next_cause": Cause,
     })  # fmt: skip
