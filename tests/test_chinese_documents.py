@@ -123,7 +123,7 @@ def test_both_languages_say_the_same(english: str, chinese: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("## B\n", "## B\n\n## C\n"),
+        ("## B\n", "## C\n\nSee `c`.\n\n## B\n"),
         ("`ac -c`", "`ac`"),
         ("precision-tool ls -t", "precision-tool ls -n"),
         ("| `x` | y |\n", ""),
