@@ -299,8 +299,8 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.help_format import cells, wrapped
     from precision_tool.lib.cli.words import FAMILIES, WORDS
+    from precision_tool.lib.cli.wrapping import cells, wrapped
     from precision_tool.lib.messages.help_texts import help_text
 
     width = max(len(word.name) for word in WORDS) + 2

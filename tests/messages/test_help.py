@@ -15,7 +15,7 @@ from precision_tool import cli
 from precision_tool.cli import main
 from precision_tool.lib.cli import prompt, words
 from precision_tool.lib.cli.command import Parser, load_command
-from precision_tool.lib.cli.help_format import cells, wrapped
+from precision_tool.lib.cli.wrapping import cells, wrapped
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.messages import use_language
 from precision_tool.lib.messages.help_texts import chinese_help
