@@ -43,7 +43,8 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Return the arguments; UsageError for what argparse objects to."""
         with argparse_in_language():
-            return super().parse_args(args, namespace)
+            parsed: argparse.Namespace = super().parse_args(args, namespace)
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to, with the option that was probably meant."""
