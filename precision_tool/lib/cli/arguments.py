@@ -10,13 +10,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
+from precision_tool.lib.cli.help_format import HelpFormatter, argparse_in_language
 from precision_tool.lib.cli.words import COMMANDS, GLOBAL_OPTIONS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError, escaped
+from precision_tool.lib.messages.help_texts import help_text
 
 #: The tool's name in a shell where it is installed, and Python's.
 NAME, PACKAGE = "precision-tool", "precision_tool"
@@ -27,12 +29,26 @@ class Parser(argparse.ArgumentParser):
     """A parser that shows an example, and whose errors are the user's errors."""
 
     def __init__(self, name: str, description: str, example: str) -> None:
-        super().__init__(prog=name, description=description, epilog="example: " + example)
+        super().__init__(
+            prog=name, description=description, epilog=help_text("example: ") + example, formatter_class=HelpFormatter
+        )
+        self._unknown: List[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Tuple[Any, List[str]]:
+        """Return the arguments and the words that are none, which an error about them looks at."""
+        with argparse_in_language():
+            namespace, self._unknown = super().parse_known_args(args, namespace)
+        return namespace, self._unknown
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        """Return the arguments; UsageError for what argparse objects to."""
+        with argparse_in_language():
+            parsed: argparse.Namespace = super().parse_args(args, namespace)
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to, with the option that was probably meant."""
-        unknown = message.split() if message.startswith("unrecognized") else []
-        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        options = [word.partition("=")[0] for word in self._unknown if word.startswith("-")]
         of_tool = next((option for option in options if option in GLOBAL_OPTIONS), None)
         valid = [option for action in self._actions for option in action.option_strings]
         close = [match for option in options for match in difflib.get_close_matches(option, valid, n=1)]

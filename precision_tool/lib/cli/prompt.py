@@ -36,6 +36,7 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
+from precision_tool.lib.cli.help_format import argparse_in_language
 from precision_tool.lib.cli.words import (
     DONE,
     FAMILIES,
@@ -54,6 +55,7 @@ from precision_tool.lib.io.files import folder_exists, history_file
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.help_texts import help_text
 from precision_tool.lib.messages.language import LANGUAGES, choose_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
@@ -178,7 +180,7 @@ def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
         if kind is not None:
             action.set_completer(_offering(kind))  # type: ignore[attr-defined]
         # The menu shows it as it is.
-        action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+        action.help = help_text(action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
         completing._add_action(action)
     return completing
 
@@ -262,12 +264,12 @@ KNOBS = {
 }
 
 
-def on_or_off(text: str) -> bool:
+def on_or_off(word: str) -> bool:
     """Return a setting that is on or off as a bool."""
     values = {"on": True, "true": True, "off": False, "false": False}
-    if text.lower() not in values:
-        raise ValueError(f"must be on or off but is {text!r}")
-    return values[text.lower()]
+    if word.lower() not in values:
+        raise ValueError(text("argument.on_or_off", value=repr(word)))
+    return values[word.lower()]
 
 
 # --- the prompt -------------------------------------------------------------------------------------------------------
@@ -292,6 +294,14 @@ def _own_parser(name: str) -> Parser:
             "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
         )
     return parser
+
+
+def _put_into_language(parser: cmd2.Cmd2ArgumentParser) -> None:
+    """Let the help of a command that cmd2 brings be in the language in use."""
+    shown: list[tuple[Any, str]] = [(parser, "description"), *((group, "title") for group in parser._action_groups)]
+    for owner, name in (*shown, *((action, "help") for action in parser._actions)):
+        if getattr(owner, name):
+            setattr(owner, name, help_text(str(getattr(owner, name))))
 
 
 def _own_help(name: str) -> Callable[[Prompt], None]:
@@ -352,7 +362,8 @@ class Prompt(cmd2.Cmd):
         for name, example in _EXAMPLES.items():
             parser = self._parser_of_cmd2(name)
             if parser is not None:
-                parser.epilog = f"example: {example}"
+                parser.epilog = help_text("example: ") + example
+                _put_into_language(parser)
 
     # --- what the prompt shows ----------------------------------------------------------------------------------------
 
@@ -388,9 +399,11 @@ class Prompt(cmd2.Cmd):
         with err.capture() as capture:
             if isinstance(exception, PrecisionToolError):
                 self.failed = exception.exit_code
-                err.print(Text.assemble(("error: ", "bold red"), safe(shown_reason(exception.message))), soft_wrap=True)
+                reason = safe(shown_reason(exception.message))
+                err.print(Text.assemble((text("screen.cli.error", text=""), "bold red"), reason), soft_wrap=True)
                 if exception.hint:
-                    err.print(Text.assemble(("hint: ", "cyan"), safe(exception.hint)), soft_wrap=True)
+                    hint = text("screen.cli.hint", text="")
+                    err.print(Text.assemble((hint, "cyan"), safe(exception.hint)), soft_wrap=True)
             else:
                 self.failed = INTERNAL_ERROR
                 _log.error("internal error", exc_info=exception)
@@ -416,6 +429,11 @@ class Prompt(cmd2.Cmd):
         super().perror(*objects, **options)
 
     # --- running ------------------------------------------------------------------------------------------------------
+
+    def onecmd(self, statement: cmd2.Statement | str, *, add_to_history: bool = True) -> bool:
+        """Run a line; what cmd2's own commands say of it is in the language in use."""
+        with argparse_in_language():
+            return super().onecmd(statement, add_to_history=add_to_history)
 
     def run_word(self, word: Word, arguments: Sequence[str]) -> None:
         """Run a command. What it raises, cmd2 shows through `format_exception`."""
@@ -562,7 +580,8 @@ class Prompt(cmd2.Cmd):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
             families = {**FAMILIES, "Prompt": PROMPT_WORDS}.items()
-            self.output().show(command_list({name: [(x.name, x.help) for x in words] for name, words in families}))
+            listed = {help_text(name): [(x.name, help_text(x.help)) for x in words] for name, words in families}
+            self.output().show(command_list(listed))
             return
         topic = statement.arg_list[0]
         if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
@@ -662,15 +681,17 @@ class Prompt(cmd2.Cmd):
         for name in list(self.settables):
             if name not in KEPT_SETTABLES:
                 self.remove_settable(name)
+                continue
+            self.settables[name].description = help_text(self.settables[name].description)
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
             choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
-            self.add_settable(Settable(name, str, help_, knobs, choices=choices))
+            self.add_settable(Settable(name, str, help_text(help_), knobs, choices=choices))
         self.add_settable(
             Settable(
                 "paging",
                 on_or_off,
-                "show what is longer than the screen page by page: on or off",
+                help_text("show what is longer than the screen page by page: on or off"),
                 self,
                 choices_provider=lambda _: cmd2.Choices.from_values(("on", "off")),
             )
