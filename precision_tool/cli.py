@@ -281,9 +281,9 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.words import FAMILIES, WORDS
+    from precision_tool.lib.cli.words import LISTED
 
-    width = max(len(word.name) for word in WORDS) + 2
+    width = max(len(word.name) for words in LISTED.values() for word in words) + 2
     margin = " " * (width + 2)
     lines = [
         USAGE,
@@ -292,7 +292,7 @@ def _help() -> str:
         "faulty operator. Without a command it starts the prompt, which has the same",
         "commands and completes names with Tab.",
     ]
-    for family, words in FAMILIES.items():
+    for family, words in LISTED.items():
         lines += ["", f"{family.lower()}:"]
         for word in words:
             text = textwrap.wrap(word.help, 79 - len(margin))

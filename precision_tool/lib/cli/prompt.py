@@ -40,6 +40,7 @@ from precision_tool.lib.cli.words import (
     DONE,
     FAMILIES,
     INTERNAL_ERROR,
+    LISTED,
     PROMPT_WORDS,
     STOPPED,
     USER_ERROR,
@@ -241,15 +242,23 @@ class Knobs:
         object.__setattr__(self, "_prompt", prompt)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._prompt.session.settings, name)
+        value = getattr(self._prompt.session.settings, name)
+        return str(value) if isinstance(value, Path) else value
 
     def __setattr__(self, name: str, value: object) -> None:
         session = self._prompt.session
+        if name == "data":
+            try:
+                self._prompt.go_to_data(str(value))
+            except UsageError as error:  # cmd2 shows no hint of its own accord
+                raise ValueError(f"{error.message}; {error.hint}") from None
+            return
         session.settings = replace(session.settings, **{name: value})
         choose_language(session.settings.language)
 
 
 KNOBS = {
+    "data": "the data folder",
     "threshold": "cosine similarity below which a tensor counts as wrong",
     "limit": "how many ops are listed",
     "atol": "absolute tolerance of cp",
@@ -338,7 +347,8 @@ class Prompt(cmd2.Cmd):
             terminators=[],
         )
         self._ask_no_cursor_position()
-        self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
+        self.hidden_commands += [*_HIDDEN, "--data"]
+        self.hidden_commands += [name for word in WORDS for name in ((word.name,) if word.hidden else word.aliases)]
         for family, all_words in FAMILIES.items():
             words = [word for word in all_words if word.name not in _OF_THE_PROMPT]
             if words:
@@ -454,7 +464,8 @@ class Prompt(cmd2.Cmd):
         """Run an unknown first word by the shell, after a line that says so."""
         self.history.append(statement)
         name = statement.command
-        if name == NAME and statement.args and not statement.args.startswith("-"):  # copied from a shell
+        args = statement.args
+        if name == NAME and args and (not args.startswith("-") or args.startswith("--data ")):  # copied from a shell
             self.onecmd(statement.command_and_args.partition(" ")[2])
             return
         if name in _WITHOUT_EFFECT:
@@ -503,14 +514,10 @@ class Prompt(cmd2.Cmd):
         args = self._parse(_own_parser("data"), statement)
         if args is None:
             return
-        session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
-        try:
-            session.data.check_data()
-        except DataNotFoundError as error:
-            raise UsageError("cli.no_data_folder", reason=error.full_message, near=error.fields["near"]) from None
         if not args.command:
-            self._go_on_with(session)
+            self.go_to_data(args.folder)
             return
+        session = self._session_on(args.folder)
         word = find_word(args.command[0])
         if word is None or word.name in _OF_THE_PROMPT:
             raise UsageError("cli.no_command_there", command="data", name=args.command[0])
@@ -520,6 +527,18 @@ class Prompt(cmd2.Cmd):
         finally:
             self.session = before
             self.prompt = self._prompt_text()
+
+    def go_to_data(self, folder: str) -> None:
+        """Go on with another data folder."""
+        self._go_on_with(self._session_on(folder))
+
+    def _session_on(self, folder: str) -> Session:
+        session = Session(replace(self.session.settings, data=Path(folder), more_data=()))
+        try:
+            session.data.check_data()
+        except DataNotFoundError as error:
+            raise UsageError("cli.no_data_folder", reason=error.full_message, near=error.fields["near"]) from None
+        return session
 
     help_data, help_refresh, help_exit = map(_own_help, ("data", "refresh", "exit"))
 
@@ -561,10 +580,13 @@ class Prompt(cmd2.Cmd):
         if not isinstance(statement, cmd2.Statement):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
-            families = {**FAMILIES, "Prompt": PROMPT_WORDS}.items()
+            families = {**LISTED, "Prompt": PROMPT_WORDS}.items()
             self.output().show(command_list({name: [(x.name, x.help) for x in words] for name, words in families}))
             return
         topic = statement.arg_list[0]
+        if topic == "--data":  # no option of `help`
+            self.help_data()
+            return
         if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
             raise UsageError("cli.no_help", name=topic, near=self._closest(topic))
         super().do_help(statement)
@@ -665,7 +687,8 @@ class Prompt(cmd2.Cmd):
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
             choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
-            self.add_settable(Settable(name, str, help_, knobs, choices=choices))
+            completer = Prompt.complete_data if name == "data" else None
+            self.add_settable(Settable(name, str, help_, knobs, choices=choices, completer=completer))
         self.add_settable(
             Settable(
                 "paging",
@@ -688,6 +711,12 @@ class Prompt(cmd2.Cmd):
         assert isinstance(bindings, KeyBindings)
         for key in (Keys.ControlC, Keys.SIGINT):
             bindings.add(key, filter=Condition(lambda: not get_app().current_buffer.text))(leave)
+
+
+# `--data DIR` is a command of the prompt as it is of the command line; no method can be written with these names.
+for _what in ("do", "help", "complete"):
+    setattr(Prompt, f"{_what}_--data", getattr(Prompt, f"{_what}_data"))
+setattr(Prompt, "help_!", Prompt.help_run)
 
 
 def collect_garbage() -> None:

@@ -467,7 +467,7 @@ def bisect_json(result: Bisection, tries: Sequence[Try], passes: Sequence[str]) 
     )
 
 
-# --- graph diff -------------------------------------------------------------------------------------------------------
+# --- graphs diff ------------------------------------------------------------------------------------------------------
 
 
 def diff_lines(diff: GraphDiff, names: tuple[str, str], limit: int) -> Iterator[list[RenderableType]]:
