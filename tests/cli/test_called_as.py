@@ -73,7 +73,7 @@ def test_help_of_a_word_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "text"),
     [
         (["-h"], "export a result as one self-contained HTML report"),
-        (["ac", "-h"], "with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB"),
+        (["ac", "--all", "-h"], "with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB"),
     ],
 )
 def test_help_is_in_plain_english(capsys: pytest.CaptureFixture[str], words: list[str], text: str) -> None:

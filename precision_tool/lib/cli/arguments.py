@@ -6,11 +6,12 @@ This module runs on Python 3.7.
 import argparse
 import difflib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
 from precision_tool.lib.cli.words import COMMANDS, GLOBAL_OPTIONS
 from precision_tool.lib.data.settings import Settings
@@ -23,11 +24,80 @@ NAME, PACKAGE = "precision-tool", "precision_tool"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+#: Ends of clauses, where a brief help may stop.
+_CLAUSE = re.compile(r"(?=[;.,:] | \(|[；。，（])")  # noqa: RUF001  # Chinese ones too
+#: What makes a folded help show everything.
+_VERBOSE = ("-v", "--verbose")
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Shows an option as `-f, --file FILE`, as Python 3.13 does; a brief one, the first clauses of its help only."""
+
+    is_brief = False
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        help_ = super()._expand_help(action)
+        room = self._width - min(self._action_max_length + 2, self._max_help_position)
+        if not self.is_brief or len(help_) <= room:
+            return help_
+        starts = (help_[: match.start()] for match in _CLAUSE.finditer(help_))
+        fitting = [start for start in starts if len(start) <= room and start.count("(") == start.count(")")]
+        return fitting[-1] if fitting else help_
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser that shows an example, and whose errors are the user's errors."""
+    """A parser that shows an example, and whose errors are the user's errors.
+
+    The help of one with folded groups is brief: it fits a screen, and says how to see the rest.
+    """
 
     def __init__(self, name: str, description: str, example: str) -> None:
         super().__init__(prog=name, description=description, epilog="example: " + example)
+        self.formatter_class = _HelpFormatter
+        self._folded: List[Tuple[str, argparse._ArgumentGroup]] = []
+        self._given: Sequence[str] = ()
+
+    def folded_group(self, title: str, option: str) -> argparse._ArgumentGroup:
+        """Add a group that the help leaves out, unless `option` or -v is given with -h; return the group."""
+        group = self.add_argument_group(title)
+        self._folded.append((option, group))
+        return group
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does; which options came with -h decides what it shows."""
+        self._given = () if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        """Return the help: brief for a parser with folded groups."""
+        if not self._folded or any(option in self._given for option in _VERBOSE):
+            return self.whole_help()
+        shown = [(option, group) for option, group in self._folded if option in self._given]
+        formatter: Any = self._get_formatter()
+        formatter.is_brief = not shown
+        formatter.add_usage(f"{self.prog} {''.join(option + ' ' for option, _ in shown)}[OPTION ...]", [], [])
+        formatter.add_text(self.description)
+        folded = [group for _, group in self._folded]
+        for group in [group for _, group in shown] or [group for group in self._action_groups if group not in folded]:
+            opening = [option for option, each in shown if each is group]
+            formatter.start_section(group.title)
+            formatter.add_arguments(
+                [*(self._option_string_actions[option] for option in opening), *group._group_actions]
+            )
+            formatter.end_section()
+        others = [f"{self.prog} {option} -h" for option, group in self._folded if (option, group) not in shown]
+        more = text("screen.cli.more_help", lines=[*others, *([f"{self.prog} -h"] if shown else [])])
+        return formatter.format_help() + "\n" + "\n".join([*filter(None, [None if shown else self.epilog]), more, ""])
+
+    def whole_help(self) -> str:
+        """Return the help with everything in full."""
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to, with the option that was probably meant."""
