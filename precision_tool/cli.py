@@ -34,7 +34,7 @@ usage: precision-tool [--data DIR ...] [--work DIR] [--lang en|zh]
 MIN_PYTHON = (3, 11)
 
 #: What every command needs. Someone who merely copied the package may lack them.
-DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz", "jinja2")
+DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz", "jinja2", "shtab")
 
 #: Set to 1, internal errors print their traceback instead of saving it.
 DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"

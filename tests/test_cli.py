@@ -246,7 +246,7 @@ def test_the_command_gets_its_words_and_the_settings(
             2,
             [
                 "error: the Python package rich is not installed",
-                "hint: pip install numpy ml_dtypes rich cmd2 prompt_toolkit graphviz jinja2",
+                "hint: pip install numpy ml_dtypes rich cmd2 prompt_toolkit graphviz jinja2 shtab",
             ],
         ),
     ],

@@ -13,10 +13,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from io import FileIO
-from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -36,6 +34,7 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
+from precision_tool.lib.cli.offers import IN_FILES, PLAIN, Offers
 from precision_tool.lib.cli.words import (
     DONE,
     FAMILIES,
@@ -49,10 +48,7 @@ from precision_tool.lib.cli.words import (
     close_words,
     find_word,
 )
-from precision_tool.lib.compare.columns import METRIC_COLUMNS
-from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.io.files import folder_exists, history_file
-from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.messages.language import LANGUAGES, choose_language
@@ -70,10 +66,6 @@ _WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
 _SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
 #: So many seconds after a command has ended, Ctrl+C at the empty prompt does nothing.
 _HURRY = 1.0
-#: What may be a file, or a folder, too: those of the data folder are offered first.
-_IN_FILES = ("graph", "tensor", "result", "file", "folder")
-#: What `-alg` takes.
-_METRICS = (*METRIC_COLUMNS, "all")
 _log = logging.getLogger(__name__)
 #: Words that the prompt does itself.
 _OF_THE_PROMPT = ("data", "run")
@@ -88,41 +80,6 @@ _EXAMPLES = {
 
 
 # --- what Tab offers --------------------------------------------------------------------------------------------------
-
-
-#: More offers than these nobody reads; and each costs the terminal time.
-MAX_OFFERS = 100
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names to choose from, sorted, and the same as they are looked up: flat and in lower case."""
-
-    names: Sequence[str]
-
-    @cached_property
-    def _flat(self) -> list[str]:
-        return [flatten(name).lower() for name in self.names]
-
-    def offers(self, text: str, limit: int = MAX_OFFERS) -> list[str]:
-        """Return the names that start with `text`, else those that hold it, `/` and `_` alike, at most `limit`.
-
-        Of too many the last is always among them: what the offers have in common is what all matches have in common.
-        """
-        prefix = flatten(text).lower()
-        if not prefix:
-            return _at_most(list(self.names), limit)
-        pairs = list(zip(self.names, self._flat, strict=True))
-        starting = [name for name, flat in pairs if flat.startswith(prefix)]
-        return _at_most(starting or [name for name, flat in pairs if prefix in flat], limit)
-
-
-def _at_most(names: list[str], limit: int) -> list[str]:
-    return names if len(names) <= limit else [*names[: limit - 1], names[-1]]
-
-
-#: Characters that mean nothing to any shell.
-_PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
 
 
 class WordSet(cmd2.CommandSet["Prompt"]):
@@ -151,7 +108,7 @@ def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
 
     What no quotes can hold, for this prompt and for a shell behind it, is left out.
     """
-    if all(_PLAIN.fullmatch(item.text) for item in completions):
+    if all(PLAIN.fullmatch(item.text) for item in completions):
         return completions
     open_quote = before if before in ("'", '"') else ""
     quote = open_quote or ("'" if not any("'" in item.text for item in completions) else '"')
@@ -331,8 +288,7 @@ class Prompt(cmd2.Cmd):
         self.failed = DONE
         self.paging = True
         self._ended_at = -inf
-        self._tensors: tuple[tuple[Sequence[str], ...], Sequence[str]] = ((), ())
-        self._names: dict[Completion, tuple[Sequence[str], Names]] = {}
+        self._offers = Offers()
         for name in _LEFT_OUT:
             setattr(self, f"do_{name}", None)
         super().__init__(
@@ -615,7 +571,7 @@ class Prompt(cmd2.Cmd):
     def _go_on_with(self, session: Session) -> None:
         self.session = session
         self.prompt = self._prompt_text()
-        self._names.clear()
+        self._offers = Offers()
         self.output().out.print(banner(session.overview()))
 
     def _ask_no_cursor_position(self) -> None:
@@ -643,35 +599,10 @@ class Prompt(cmd2.Cmd):
 
     def offers(self, kind: Completion, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Return the names of one kind that hold `text`, those that start with it first; where none does, files."""
-        sources: dict[Completion, Callable[[], Sequence[str]]] = {
-            "op": self.session.names.op_names,
-            "op_type": self.session.names.op_types,
-            "pass": self.session.names.pass_names,
-            "kernel": self.session.names.kernel_names,
-            "graph": self.session.names.graph_paths,
-            "result": self.session.names.result_paths,
-            "tensor": self._tensor_names,
-            "metric": lambda: _METRICS,
-            "layout": known_layouts,
-        }
-        offers: list[str] = []
-        if kind in sources:
-            names = sources[kind]()
-            cached = self._names.get(kind)
-            if cached is None or cached[0] is not names:
-                cached = self._names[kind] = names, Names(names)
-            before, comma, last = text.rpartition(",") if kind == "metric" else ("", "", text)
-            offers = [before + comma + name for name in cached[1].offers(last)]
-        if offers or kind not in _IN_FILES:
+        offers = self._offers.of(self.session, kind, text)
+        if offers or kind not in IN_FILES:
             return cmd2.Completions.from_values(offers, is_sorted=True)
         return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists if kind == "folder" else None)
-
-    def _tensor_names(self) -> Sequence[str]:
-        session = self.session
-        parts = (session.names.op_names(), session.names.dump_file_names(), session.names.golden_file_names())
-        if len(parts) != len(self._tensors[0]) or any(a is not b for a, b in zip(parts, self._tensors[0], strict=True)):
-            self._tensors = parts, tuple(chain(*parts))
-        return self._tensors[1]
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 

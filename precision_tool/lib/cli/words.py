@@ -160,6 +160,7 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             makes_data=True,
             hidden=True,
         ),
+        Word("completion", "bash|zsh|fish", "print the script with which a shell completes with Tab", makes_data=True),
         _training("guide", "[--path]", "print the guide", makes_data=True),
     ),
 }
