@@ -24,7 +24,8 @@ from small_tree import SmallTree, chain, faulty_chain, small_tree
 
 from precision_tool.lib.cli import prompt as module
 from precision_tool.lib.cli.command import Output, load_command, tell_notes
-from precision_tool.lib.cli.prompt import KNOBS, Names, Prompt, collect_garbage, quoted
+from precision_tool.lib.cli.offers import Names
+from precision_tool.lib.cli.prompt import KNOBS, Prompt, collect_garbage, quoted
 from precision_tool.lib.cli.words import WORDS
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.settings import Settings

@@ -180,9 +180,9 @@ def program() -> str:
     start = typed[: len(typed) - count]
     if not start or typed[len(start) :] != sys.argv[1:]:  # the user's own program calls the package
         return NAME
-    if start[-2:] == ["-m", PACKAGE] or os.path.realpath(start[-1]) == os.path.join(
-        os.path.realpath(_FOLDER), "cli.py"
-    ):
+    package = os.path.realpath(_FOLDER)
+    scripts = [os.path.join(folder, "cli.py") for folder in (package, os.path.dirname(package))]
+    if start[-2:] == ["-m", PACKAGE] or os.path.realpath(start[-1]) in scripts:
         return " ".join(map(shlex.quote, start))
     if os.path.basename(start[-1]) != NAME or shutil.which(NAME) == start[-1]:
         return NAME
