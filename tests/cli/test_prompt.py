@@ -456,7 +456,7 @@ def test_plain_names_stay_as_they_are(open_prompt: Open) -> None:
 def test_names_are_put_together_once(open_prompt: Open) -> None:
     prompt = open_prompt()
     time.sleep(0.2)  # files as new as these may change again without a new time stamp, and are not relied on
-    assert prompt._tensor_names() is prompt._tensor_names()
+    assert prompt._offers._tensor_names(prompt.session) is prompt._offers._tensor_names(prompt.session)
 
 
 def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
@@ -493,7 +493,7 @@ def test_ctrl_c_is_heard_while_what_the_line_editor_left_is_collected() -> None:
 
 def test_options_are_offered_as_the_help_has_them_the_everyday_ones_first(open_prompt: Open) -> None:
     options = offered(open_prompt(), "ac -")
-    everyday, others = ("-c", "-l", "--json", "-v"), ("-lt", "--engine", "--all", "--csv")
+    everyday, others = ("-c", "-lt", "-l", "--json", "-v", "--all"), ("--engine", "--workers", "--csv")
     assert options[0] == "-c"
     assert max(map(options.index, everyday)) < min(map(options.index, others))
     assert options[-1] == "-h"

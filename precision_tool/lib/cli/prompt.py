@@ -121,7 +121,8 @@ def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
 
 def _as_in_the_help(parser: Parser, completions: cmd2.Completions) -> cmd2.Completions:
     """Sort options in the order of the help, everyday ones first and `-h` last; leave other offers as they are."""
-    actions = sorted(parser._actions, key=lambda action: "-h" in action.option_strings)
+    listed = (action for group in parser._action_groups for action in group._group_actions)
+    actions = sorted(listed, key=lambda action: "-h" in action.option_strings)
     order = {option: place for place, action in enumerate(actions) for option in action.option_strings}
     if not all(item.text in order for item in completions):
         return completions
