@@ -12,7 +12,6 @@ import re
 import select
 import signal
 import sys
-import textwrap
 import traceback
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
@@ -27,8 +26,24 @@ READER_GONE = 128 + 13
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 USAGE = """\
-usage: precision-tool [--data DIR ...] [--work DIR] [--lang en|zh]
-                      [--log-level LEVEL] [COMMAND ...]"""
+precision-tool [--data DIR ...] [--work DIR] [--lang en|zh]
+               [--log-level LEVEL] [COMMAND ...]"""
+#: The rest of the help that is about no command; how wide the help is.
+_ABOUT = (
+    "Compares a network's run on an Ascend NPU with its benchmark and finds the faulty operator. Without a command it "
+    "starts the prompt, which has the same commands and completes names with Tab."
+)
+OPTIONS = {
+    "--data DIR": "the data folder (default ./precision_data)",
+    "--work DIR": "where results are written (default: its temp/)",
+    "--lang en|zh": "the language (default: that of the locale)",
+    "--log-level LEVEL": "what the log there keeps: debug, info, ... off",
+    "-h, --help": "this help; after a command, its arguments and an example",
+    "--man": "the manual page: all commands and options; in a pipe its source",
+    "--version": "the version",
+}
+_EXIT_CODES = "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, 130 stopped"
+_WIDTH = 79
 
 #: The oldest Python that analyses, the prompt included.
 MIN_PYTHON = (3, 11)
@@ -93,9 +108,11 @@ def _stopped(is_process: bool) -> int:
     """Says so; in a process of our own one more Ctrl+C changes nothing."""
     if is_process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from precision_tool.lib.cli.arguments import print_line
     from precision_tool.lib.messages import text
 
-    return _fail(text("screen.cli.stopped"), code=STOPPED, label="")
+    print_line(text("screen.cli.stopped"), sys.stderr)
+    return STOPPED
 
 
 def _run(arguments: List[str]) -> int:
@@ -113,12 +130,16 @@ def _run(arguments: List[str]) -> int:
         name, arguments = rest[0], rest[1:]
         if name == "help" and arguments and not arguments[0].startswith("-"):
             name, arguments = arguments[0], ["-h"]
+        if name == "--man":
+            return _show_manual(options)
         if name == "help":
             print(_help())
             return DONE
         word = _word_of(name)
         if word.name == "data" and arguments[:1] in (["-h"], ["--help"]):
-            print(f"usage: precision-tool {word.name} {word.arguments}\n\n{word.help}")
+            from precision_tool.lib.messages.help_texts import help_text
+
+            print(f"{help_text('usage: ')}precision-tool {word.name} {word.arguments}\n\n{help_text(word.help)}")
             return DONE
         if word.name != "data":
             return _run_word(word, arguments, options)
@@ -181,6 +202,19 @@ def _start_prompt(options: Dict[str, Any]) -> int:
     return app.start_prompt(settings)
 
 
+def _show_manual(options: Dict[str, Any]) -> int:
+    if sys.version_info[:2] < MIN_PYTHON:
+        return _too_old("--man", MIN_PYTHON)
+    from precision_tool.lib.cli import app
+    from precision_tool.lib.messages.help_texts import help_text
+
+    settings = _settings(options)
+    about, exit_codes = help_text(_ABOUT), help_text(_EXIT_CODES)
+    return app.show_manual(
+        settings, USAGE, about, {option: help_text(what) for option, what in OPTIONS.items()}, exit_codes
+    )
+
+
 def _check_data(settings: Any, *, is_analysis: bool) -> None:
     """Raises the error for a data folder that is none; URLs are for the analysis only."""
     from precision_tool.lib.data.workspace import check_data
@@ -232,6 +266,8 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         if option == "--version":
             print(f"precision-tool {__version__}")
             return None
+        if option == "--man":
+            return [option, *rest]
         if option not in GLOBAL_OPTIONS:
             raise UsageError("top.unknown_option", option=option)
         if not has_value:
@@ -281,44 +317,40 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
+    from precision_tool.lib.cli.help_format import cells, wrapped
     from precision_tool.lib.cli.words import LISTED
+    from precision_tool.lib.messages.help_texts import help_text
 
     width = max(len(word.name) for words in LISTED.values() for word in words) + 2
     margin = " " * (width + 2)
     lines = [
-        USAGE,
+        help_text("usage: ") + USAGE.replace("\n", "\n" + " " * cells(help_text("usage: "))),
         "",
-        "Compares a network's run on an Ascend NPU with its benchmark and finds the",
-        "faulty operator. Without a command it starts the prompt, which has the same",
-        "commands and completes names with Tab.",
+        *wrapped(help_text(_ABOUT), _WIDTH),
     ]
     for family, words in LISTED.items():
-        lines += ["", f"{family.lower()}:"]
+        lines += ["", help_text(family.lower() + ":")]
         for word in words:
-            text = textwrap.wrap(word.help, 79 - len(margin))
+            text = wrapped(help_text(word.help), _WIDTH - len(margin))
             lines += [f"  {word.name:{width}}{text[0]}", *(margin + line for line in text[1:])]
     width = 20
     lines += [
         "",
-        "options:",
-        f"  {'--data DIR':{width}}  the data folder (default ./precision_data)",
-        f"  {'--work DIR':{width}}  where results are written (default: its temp/)",
-        f"  {'--lang en|zh':{width}}  the language (default: that of the locale)",
-        f"  {'--log-level LEVEL':{width}}  what the log there keeps: debug, info, ... off",
-        f"  {'-h, --help':{width}}  this help; after a command, its arguments and an example",
-        f"  {'--version':{width}}  the version",
+        help_text("options:"),
+        *(f"  {option:{width}}  {help_text(what)}" for option, what in OPTIONS.items()),
         "",
-        "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data,",
-        "3 internal error, 130 stopped",
+        *wrapped(help_text(_EXIT_CODES), _WIDTH),
     ]
     return "\n".join(lines)
 
 
-def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "error: ") -> int:
+def _fail(message: str, hint: str = "", code: int = USER_ERROR) -> int:
     from precision_tool.lib.cli.arguments import print_line
+    from precision_tool.lib.messages import text
 
-    for text in filter(None, (label + message, hint and "hint: " + hint)):
-        print_line(text, sys.stderr)  # names of files may hold what terminals take for commands
+    lines = [text("screen.cli.error", text=message), *([text("screen.cli.hint", text=hint)] if hint else [])]
+    for line in lines:
+        print_line(line, sys.stderr)  # names of files may hold what terminals take for commands
     return code
 
 

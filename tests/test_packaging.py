@@ -18,8 +18,8 @@ from precision_tool import __version__
 REPO = Path(__file__).resolve().parents[1]
 #: Folders and files of the project that a source distribution is made of.
 SOURCES = (
-    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "config.example.py",
-    ".github", "precision_tool", "scripts", "tests",
+    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "README.zh-CN.md", "CHANGELOG.md", "LICENSE",
+    "config.example.py", ".github", "precision_tool", "scripts", "tests",
 )  # fmt: skip
 LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.so", "node_modules", ".*_cache")
 

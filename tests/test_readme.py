@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from command_line import tool
 
 from precision_tool.lib.cli.command import Command, load_command
 from precision_tool.lib.cli.words import WORDS, find_word
@@ -22,6 +22,9 @@ REPO = Path(__file__).resolve().parents[1]
 GUIDE = (REPO / "precision_tool" / "GUIDE.md").read_text("utf-8")
 #: Both, in the order in which they are read.
 README = (REPO / "README.md").read_text("utf-8") + GUIDE
+#: The same in Chinese: `test_chinese_documents.py` holds the two against each other.
+CHINESE = "".join((REPO / name).read_text("utf-8") for name in ("README.zh-CN.md", "precision_tool/GUIDE.zh-CN.md"))
+DOCUMENTS = {"en": README, "zh": CHINESE}
 COMMANDS = {word.name: load_command(word.name) for word in WORDS if word.name != "data"}
 COMPARING = ("ac", "vc", "vcs")
 
@@ -32,15 +35,16 @@ def options_of(command: Command) -> str:
 
 
 def test_the_files_it_names_are_there() -> None:
-    for name in re.findall(r"`((?:scripts|precision_tool)/[\w/.]+|config\.example\.py)`", README):
+    for name in re.findall(r"`((?:scripts|precision_tool)/[\w/.]+|config\.example\.py)`", README + CHINESE):
         assert (REPO / name).exists(), name
 
 
-def test_links_lead_to_chapters_that_are_there() -> None:
-    links = re.findall(r"\]\((precision_tool/GUIDE\.md|\.\./README\.md|)(?:#([\w-]+))?\)", README)
+@pytest.mark.parametrize("text", DOCUMENTS.values(), ids=DOCUMENTS)
+def test_links_lead_to_chapters_that_are_there(text: str) -> None:
+    links = re.findall(r"\]\((precision_tool/GUIDE[\w.-]*\.md|\.\./README[\w.-]*\.md|)(?:#([\w-]+))?\)", text)
     assert len(links) > 20
     for file, chapter in links:
-        document = README if not file else (REPO / file.removeprefix("../")).read_text("utf-8")
+        document = text if not file else (REPO / file.removeprefix("../")).read_text("utf-8")
         headings = re.findall(r"^#+ (.*)$", document, re.MULTILINE)
         assert not chapter or chapter in {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
 
@@ -96,15 +100,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-#: Chapters whose data is of another demo.
-FUSION, PYTORCH, RANKS = (
-    README[README.index(begin) : README.index(end)]
-    for begin, end in (
-        ("## Find a faulty fusion pass", "## PyTorch 1.5"),
-        ("## PyTorch 1.5", "## What it reads"),
-        ("## Many ranks and steps", "## On a cluster"),
-    )
-)
+class Chapters(NamedTuple):
+    """What is shown in a language, by the demo whose data it is of."""
+
+    main: list[tuple[str, str]]
+    fusion: str
+    h5: str
+    ranks: str
 
 
 def shown_in(text: str) -> list[tuple[str, str]]:
@@ -112,64 +114,71 @@ def shown_in(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^```\n\$ precision-tool( [^\n]*)?\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-SHOWN, SHOWN_FUSION = shown_in(README.replace(FUSION + PYTORCH, "").replace(RANKS, "")), shown_in(FUSION)
+def chapters_of(text: str) -> Chapters:
+    """The chapters of a document whose screens are of other data than the main demo's."""
+    chapters = dict.fromkeys(Chapters._fields[1:], "")
+    rest = ""
+    for chapter in re.split(r"(?m)^(?=## )", text):
+        name = next((name for name, sign in _SIGNS.items() if sign in chapter and shown_in(chapter)), None)
+        if name is None:
+            rest += chapter
+        else:
+            chapters[name] = chapter
+    return Chapters(shown_in(rest), **chapters)
 
 
-def test_it_shows_the_prompt_and_the_main_commands() -> None:
-    assert [call.split()[0] if call else "" for call, _ in SHOWN] == ["ac", "", "ls", "ni", "cp", "overflow", "random"]
+#: Lines of examples by which a chapter is recognised in every language.
+_SIGNS = {"fusion": "\n$ precision-tool fusion", "h5": "/NpuConvolution", "ranks": "\n$ precision-tool ac --all"}
+CHAPTERS = {language: chapters_of(text) for language, text in DOCUMENTS.items()}
+#: The chapters in both languages.
+in_both = pytest.mark.parametrize("language", CHAPTERS)
+
+
+@in_both
+def test_it_shows_the_prompt_and_the_main_commands(language: str) -> None:
+    shown = CHAPTERS[language].main
+    assert [call.split()[0] if call else "" for call, _ in shown] == ["ac", "", "ls", "ni", "cp", "overflow", "random"]
 
 
 def test_its_outputs_are_what_the_commands_print(demo: Path) -> None:
-    check_outputs(SHOWN, demo)
+    check_outputs({language: chapters.main for language, chapters in CHAPTERS.items()}, demo)
 
 
-def test_the_demo_ends_with_what_it_shows(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"It ends with\n\n```\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    demo = subprocess.run(
-        [sys.executable, "-m", "precision_tool", "demo"],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
-    )
-    assert demo.stdout.replace(CALLED, "precision-tool").endswith(shown)
+@in_both
+def test_the_demo_ends_with_what_it_shows(language: str, tmp_path: Path) -> None:
+    (shown,) = re.findall(r"\n\n```\n(┏[^`]*^(?:truth|本演示).*?)^```$", DOCUMENTS[language], re.DOTALL | re.MULTILINE)
+    demo = tool("--lang", language, "demo", cwd=tmp_path, columns=80)
+    assert demo.out.replace(CALLED, "precision-tool").endswith(shown)
 
 
 def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
-    made = [sys.executable, "-m", "precision_tool", "demo", "DIR", "--fault", "fusion"]
-    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-    assert [call.split() for call, _ in SHOWN_FUSION] == [["fusion"], ["fusion", "blame"]]
-    check_outputs(SHOWN_FUSION, tmp_path / "DIR")
-    for option in re.findall(r"`(?:fusion \w+ )?(--[a-z-]+)", FUSION):
-        assert any(option in options_of(COMMANDS[name]) for name in ("fusion", "vc", "demo")), option
-    for action in re.findall(r"fusion (show|off|on|all-off|reset|blame|bisect)\b", FUSION):
-        assert action in options_of(COMMANDS["fusion"])
+    tool("demo", "DIR", "--fault", "fusion", "--generate-only", cwd=tmp_path)
+    for chapters in CHAPTERS.values():
+        assert [call.split() for call, _ in shown_in(chapters.fusion)] == [["fusion"], ["fusion", "blame"]]
+        for option in re.findall(r"`(?:fusion \w+ )?(--[a-z-]+)", chapters.fusion):
+            assert any(option in options_of(COMMANDS[name]) for name in ("fusion", "vc", "demo")), option
+        for action in re.findall(r"fusion (show|off|on|all-off|reset|blame|bisect)\b", chapters.fusion):
+            assert action in options_of(COMMANDS["fusion"])
+    check_outputs({language: shown_in(chapters.fusion) for language, chapters in CHAPTERS.items()}, tmp_path / "DIR")
 
 
 def test_the_chapter_on_ranks_is_what_the_command_prints(tmp_path: Path) -> None:
-    ((call, block),) = shown_in(RANKS)
     generate_ranks(tmp_path, ranks=4, steps=3, fault="update", fault_rank=3)
-    check_outputs([(call, block)], tmp_path)
+    check_outputs({language: shown_in(chapters.ranks) for language, chapters in CHAPTERS.items()}, tmp_path)
 
 
-def check_outputs(shown: list[tuple[str, str]], folder: Path) -> None:
-    """Every line that is shown of a command is one that it prints."""
-    for call, block in shown:
-        if not call:
-            continue  # tests/shell has the prompt's
-        lines = [line for line in block.splitlines() if line != "…" and not line.startswith("result file")]
-        run = subprocess.run(
-            [sys.executable, "-m", "precision_tool", *call.split()],
-            cwd=folder / call.split()[0] if call.split()[0] in FAULTS_SHOWN else folder,
-            env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPO)},
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            check=True,
-        )
-        printed = [line.rstrip() for line in run.stdout.replace(CALLED, "precision-tool").splitlines()]
-        assert len(lines) > 7, call
-        assert [line for line in lines if line not in printed] == [], call
+def check_outputs(shown: dict[str, list[tuple[str, str]]], folder: Path) -> None:
+    """Every line that is shown of a command, by language, is one that it prints."""
+    for language, calls in shown.items():
+        for call, block in calls:
+            if not call:
+                continue  # tests/shell has the prompt's
+            lines = [line for line in block.splitlines() if line != "…" and "/result_" not in line]
+            place = folder / call.split()[0] if call.split()[0] in FAULTS_SHOWN else folder
+            run = tool("--lang", language, *call.split(), cwd=place, columns=80)
+            printed = [line.rstrip() for line in run.out.replace(CALLED, "precision-tool").splitlines()]
+            assert len(lines) > 5, call
+            assert [line for line in lines if line not in printed] == [], call
 
 
 def test_its_picture_is_of_a_session() -> None:

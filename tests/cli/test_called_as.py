@@ -104,8 +104,11 @@ def test_help_is_in_plain_english(capsys: pytest.CaptureFixture[str], words: lis
 
 
 def test_the_guide_is_printed_and_found(tmp_path: Path) -> None:
-    assert tool("guide", cwd=tmp_path).out == GUIDE.read_text("utf-8")
-    assert Path(tool("guide", "--path", cwd=tmp_path).out.strip()).samefile(GUIDE)
+    for lang, name in (("en", "GUIDE.md"), ("zh", "GUIDE.zh-CN.md")):
+        link, guide = GUIDE.with_name(name).read_text("utf-8").split("\n\n", 1)
+        assert "](GUIDE" in link
+        assert tool("--lang", lang, "guide", cwd=tmp_path).out == guide
+        assert Path(tool("--lang", lang, "guide", "--path", cwd=tmp_path).out.strip()).name == name
 
 
 def test_on_a_terminal_the_guide_comes_in_pages_as_wide_as_it(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_on_a_terminal_the_guide_comes_in_pages_as_wide_as_it(tmp_path: Path) ->
     del env["COLUMNS"]
     words = f"{sys.executable} -m precision_tool guide"
     shown = pexpect.run(words, cwd=str(tmp_path), env=env, timeout=HANG, dimensions=(50, 80)).decode().splitlines()
-    assert shown[0].split() == GUIDE.read_text("utf-8").splitlines()[0].split()[1:]
+    assert shown[0].split() == GUIDE.read_text("utf-8").splitlines()[2].split()[1:]
     assert max(map(len, shown)) <= 80
     assert not any("`precision-tool" in line for line in shown)
 

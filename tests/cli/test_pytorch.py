@@ -688,11 +688,12 @@ def test_the_acl_dump_of_single_ops_is_listed_decoded_and_compared(tmp_path: Pat
 # --- the demo ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_shows_what_is_printed(data: Path) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "precision_tool" / "GUIDE.md").read_text("utf-8")
-    chapter = readme[readme.index("## PyTorch 1.5") :]
+@pytest.mark.parametrize(("language", "name"), [("en", "GUIDE.md"), ("zh", "GUIDE.zh-CN.md")])
+def test_the_guide_shows_what_is_printed(data: Path, language: str, name: str) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "precision_tool" / name).read_text("utf-8")
+    chapter = guide[guide.index("## PyTorch 1.5") :]
     (shown,) = re.findall(r"^```\n\$ precision-tool ac -c\n(.*?)^```$", chapter, re.DOTALL | re.MULTILINE)
-    printed = [line.rstrip() for line in tool("ac", "-c", cwd=data, columns=80).out.splitlines()]
+    printed = [line.rstrip() for line in tool("--lang", language, "ac", "-c", cwd=data, columns=80).out.splitlines()]
     assert len(shown.splitlines()) > 7
     assert [line for line in shown.splitlines() if line not in printed] == []
 

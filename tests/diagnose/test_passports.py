@@ -29,7 +29,7 @@ from precision_tool.lib.diagnose.passports import (
     passport_above,
     read_passport,
 )
-from precision_tool.lib.messages import render
+from precision_tool.lib.messages import render, use_language
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.training.passport import Passport as Writer
 from precision_tool.lib.training.passport import fingerprint
@@ -253,12 +253,13 @@ def test_the_block_of_the_readme() -> None:
         optimizers=(momentum[0],), switches={"precision_mode": "allow_mix_precision"},
     )  # fmt: skip
     other = passport("benchmark", variables={name: tensor() for name in names}, optimizers=(momentum[1],))
-    file = io.StringIO()
-    console = ReportConsole(file=file, width=120)
-    console.print(passport_lines(compare_passports(npu, other)))
-    shown = file.getvalue()
-    assert shown.startswith("differs    2 of 14 variables")
-    assert f"```\n{shown}```\n" in (REPO / "precision_tool" / "GUIDE.md").read_text("utf-8")
+    for language, guide in (("en", "GUIDE.md"), ("zh", "GUIDE.zh-CN.md")):
+        file = io.StringIO()
+        with use_language(language):
+            ReportConsole(file=file, width=120).print(passport_lines(compare_passports(npu, other)))
+        shown = file.getvalue()
+        assert "14" in shown.splitlines()[0]
+        assert f"```\n{shown}```\n" in (REPO / "precision_tool" / guide).read_text("utf-8")
 
 
 # --- ac ---------------------------------------------------------------------------------------------------------------

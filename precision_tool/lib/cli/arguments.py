@@ -6,49 +6,27 @@ This module runs on Python 3.7.
 import argparse
 import difflib
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
+from precision_tool.lib.cli.help_format import HelpFormatter, argparse_in_language
 from precision_tool.lib.cli.words import COMMANDS, GLOBAL_OPTIONS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError, escaped
+from precision_tool.lib.messages.help_texts import help_text
 
 #: The tool's name in a shell where it is installed, and Python's.
 NAME, PACKAGE = "precision-tool", "precision_tool"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-#: Ends of clauses, where a brief help may stop.
-_CLAUSE = re.compile(r"(?=[;.,:] | \(|[；。，（])")  # noqa: RUF001  # Chinese ones too
 #: What makes a folded help show everything.
 _VERBOSE = ("-v", "--verbose")
-
-
-class _HelpFormatter(argparse.HelpFormatter):
-    """Shows an option as `-f, --file FILE`, as Python 3.13 does; a brief one, the first clauses of its help only."""
-
-    is_brief = False
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {value}"
-
-    def _expand_help(self, action: argparse.Action) -> str:
-        help_ = super()._expand_help(action)
-        room = self._width - min(self._action_max_length + 2, self._max_help_position)
-        if not self.is_brief or len(help_) <= room:
-            return help_
-        starts = (help_[: match.start()] for match in _CLAUSE.finditer(help_))
-        fitting = [start for start in starts if len(start) <= room and start.count("(") == start.count(")")]
-        return fitting[-1] if fitting else help_
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,8 +36,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, name: str, description: str, example: str) -> None:
-        super().__init__(prog=name, description=description, epilog="example: " + example)
-        self.formatter_class = _HelpFormatter
+        super().__init__(
+            prog=name, description=description, epilog=help_text("example: ") + example, formatter_class=HelpFormatter
+        )
+        self._unknown: List[str] = []
         self._folded: List[Tuple[str, argparse._ArgumentGroup]] = []
         self._given: Sequence[str] = ()
 
@@ -69,10 +49,17 @@ class Parser(argparse.ArgumentParser):
         self._folded.append((option, group))
         return group
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does; which options came with -h decides what it shows."""
-        self._given = () if args is None else args
-        return super().parse_known_args(args, namespace)
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Tuple[Any, List[str]]:
+        """Return the arguments and the words that are none, which an error about them looks at."""
+        self._given = () if args is None else args  # decides what -h shows
+        with argparse_in_language():
+            namespace, self._unknown = super().parse_known_args(args, namespace)
+        return namespace, self._unknown
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments; UsageError for what argparse objects to."""
+        with argparse_in_language():
+            return super().parse_args(args, namespace)
 
     def format_help(self) -> str:
         """Return the help: brief for a parser with folded groups."""
@@ -101,8 +88,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to, with the option that was probably meant."""
-        unknown = message.split() if message.startswith("unrecognized") else []
-        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        options = [word.partition("=")[0] for word in self._unknown if word.startswith("-")]
         of_tool = next((option for option in options if option in GLOBAL_OPTIONS), None)
         valid = [option for action in self._actions for option in action.option_strings]
         close = [match for option in options for match in difflib.get_close_matches(option, valid, n=1)]

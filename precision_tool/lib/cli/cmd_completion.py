@@ -9,12 +9,15 @@ import argparse
 import re
 from typing import get_args
 
+from precision_tool.cli import OPTIONS
 from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
 from precision_tool.lib.cli.offers import IN_FILES, PLAIN, Offers
-from precision_tool.lib.cli.words import GLOBAL_OPTIONS, LISTED
+from precision_tool.lib.cli.words import LISTED
+from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.messages.errors import UsageError
+from precision_tool.lib.messages.help_texts import help_text
 from precision_tool.lib.messages.language import LANGUAGES
 from precision_tool.lib.session import Session
 
@@ -61,6 +64,10 @@ end
 }
 
 
+#: Values of options before the command; those of others are folders.
+_CHOICES = {"--lang": LANGUAGES, "--log-level": LEVELS}
+
+
 def _options(parser: Parser, session: Session) -> None:
     parser.add_argument("shell", nargs="?", choices=_SHELLS, help="the shell that the script is for")
     parser.add_argument("--names", choices=get_args(Completion), help=argparse.SUPPRESS)
@@ -102,21 +109,21 @@ def _script(session: Session, shell: str) -> str:
 def _parser(session: Session) -> argparse.ArgumentParser:
     """Return one parser of the whole command line, with what completes its arguments."""
     parser = argparse.ArgumentParser(prog=NAME)
-    helps = {
-        "--data": ("the data folder", "folder", None),
-        "--work": ("where results are written", "folder", None),
-        "--lang": ("the language", None, LANGUAGES),
-        "--log-level": ("what the log keeps", None, ("debug", "info", "warning", "error", "off")),
-    }
-    for option in GLOBAL_OPTIONS:
-        text, kind, choices = helps[option]
-        action = parser.add_argument(option, help=text, choices=choices)
-        if kind is not None:
-            action.complete = _completed(kind)  # type: ignore[attr-defined]
-    parser.add_argument("--version", action="store_true", help="the version")
+    for call, what in OPTIONS.items():
+        option, _, value = call.partition(" ")
+        if option.startswith("-h"):
+            continue  # argparse adds it
+        if not value:
+            parser.add_argument(option, action="store_true", help=help_text(what))
+            continue
+        action = parser.add_argument(option, help=help_text(what), choices=_CHOICES.get(option))
+        if option not in _CHOICES:
+            action.complete = _completed("folder")  # type: ignore[attr-defined]
     commands = parser.add_subparsers()
     for word in (word for words in LISTED.values() for word in words):
-        made = commands.add_parser(word.name, help=word.help, description=word.help, add_help=False)
+        made = commands.add_parser(
+            word.name, help=help_text(word.help), description=help_text(word.help), add_help=False
+        )
         for action in load_command(word.name).parser(session)._actions:
             kind = completion_of(action)
             if kind is None and action.nargs == argparse.REMAINDER:  # a command line

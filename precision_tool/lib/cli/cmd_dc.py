@@ -49,10 +49,10 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add_json(parser)
 
 
-def _layout(text: str) -> str:
-    name = text.upper()
+def _layout(word: str) -> str:
+    name = word.upper()
     if name not in known_layouts():
-        raise argparse.ArgumentTypeError(f"{text!r} is no layout; known are {', '.join(known_layouts())}")
+        raise argparse.ArgumentTypeError(text("argument.layout", value=repr(word), names=tuple(known_layouts())))
     return name
 
 

@@ -187,8 +187,4 @@ def _run_pytorch(
         golden=str(truth.golden),
     )
     output.print_line(made)
-    return (
-        DONE
-        if args.generate_only
-        else _find(session, root, truth.culprit, "was computed incorrectly", _COMPARE, output)
-    )
+    return DONE if args.generate_only else _find(session, root, truth.culprit, "wrong", _COMPARE, output)

@@ -49,6 +49,7 @@ from precision_tool.lib.io.fusion_passes import (
 )
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.help_texts import help_text
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.switches import FILE_VARIABLE
@@ -88,7 +89,7 @@ def _options(parser: Parser, session: Session) -> None:
     _add_bisect(parser)
     parser.add_argument(
         "-l", "--limit", metavar="N", type=flags.count(1),
-        help=f"with blame: how many ops of a pass to show (default {settings.limit})",
+        help=help_text("with blame: how many ops of a pass to show (default {limit})", limit=settings.limit),
     )  # fmt: skip
     flags.add_json(parser)
 
@@ -108,8 +109,10 @@ def _add_blame(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--threshold", metavar="COS", type=flags.cosine,
-        help="with blame: cosine similarity below which a tensor counts as wrong "
-        f"(default {session.settings.threshold})",
+        help=help_text(
+            "with blame: cosine similarity below which a tensor counts as wrong (default {threshold})",
+            threshold=session.settings.threshold,
+        ),
     )  # fmt: skip
     flags.add_workers(parser, None, "with blame: processes that share the work (default 0: one per core)")
     parser.add_argument(

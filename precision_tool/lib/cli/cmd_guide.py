@@ -10,8 +10,11 @@ import sys
 from precision_tool.lib.cli.arguments import Parser, plain_command
 from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.messages import language
 
-PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "GUIDE.md")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+#: The guide by language.
+_NAMES = {"en": "GUIDE.md", "zh": "GUIDE.zh-CN.md"}
 
 #: Lines of prose that are longer are hard to read.
 _WIDEST = 120
@@ -28,11 +31,12 @@ def _options(parser: Parser) -> None:
     example="guide --path",
 )
 def run(args: argparse.Namespace, settings: Settings) -> int:
+    path = os.path.join(_PACKAGE, _NAMES[language()])
     if args.path:
-        print(PATH)
+        print(path)
         return DONE
-    with open(PATH, encoding="utf-8") as file:
-        text = file.read()
+    with open(path, encoding="utf-8") as file:
+        text = file.read().split("\n\n", 1)[1]  # without the line that links to the other language
     if sys.stdout.isatty():
         pydoc.pager(_rendered(text))
     else:

@@ -50,10 +50,10 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add_json(parser)
 
 
-def _depth(text: str) -> int:
-    depth = flags.count(1)(text)
+def _depth(word: str) -> int:
+    depth = flags.count(1)(word)
     if depth > _MOST_STEPS:
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is more than {_MOST_STEPS} steps, which nobody can look at")
+        raise argparse.ArgumentTypeError(text("argument.steps", value=repr(word[:20]), most=_MOST_STEPS))
     return depth
 
 
@@ -71,9 +71,9 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         names, args.attribute = [args.attribute], ""
     everything = args.attribute == ""
     if len(names) != 1:
-        run.parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
+        run.parser(session).error(text("argument.one_op"))
     if args.folder is not None and args.depth is None:
-        run.parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
+        run.parser(session).error(text("argument.no_depth"))
     if args.folder is not None:
         session.workspace.check_outside_dumps(args.folder)
     if args.graph is None and session.data.is_pytorch_name(names[0]):

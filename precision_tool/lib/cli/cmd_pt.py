@@ -23,7 +23,7 @@ from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.settings import MOST_PRINTED
 from precision_tool.lib.data.workspace import path_below
 from precision_tool.lib.io.files import real_path
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.session import Session
@@ -62,10 +62,10 @@ def _pt_options(parser: Parser, session: Session) -> None:
     flags.add_json(parser)
 
 
-def _shown_count(text: str) -> int:
-    number = flags.count(0)(text)
+def _shown_count(word: str) -> int:
+    number = flags.count(0)(word)
     if number > MOST_PRINTED:
-        raise argparse.ArgumentTypeError(f"{number} are too many to show, {MOST_PRINTED} is most; files take all")
+        raise argparse.ArgumentTypeError(text("argument.shown", number=number, most=MOST_PRINTED))
     return number
 
 
@@ -209,13 +209,13 @@ def _cp_options(parser: Parser, session: Session) -> None:
     flags.add_json(parser)
 
 
-def _tolerance(text: str) -> float:
+def _tolerance(word: str) -> float:
     try:
-        value = float(text)
+        value = float(word)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance: give a number of at least 0")
+        raise argparse.ArgumentTypeError(text("argument.tolerance", value=repr(word)))
     return value
 
 

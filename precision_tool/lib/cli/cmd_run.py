@@ -6,6 +6,7 @@ import argparse
 
 from precision_tool.lib.cli.arguments import run_in_shell
 from precision_tool.lib.cli.command import Output, Parser, command
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 
 
@@ -21,5 +22,5 @@ def _options(parser: Parser, session: Session) -> None:
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if not args.command:
-        run.parser(session).error("which command?")
+        run.parser(session).error(text("argument.command"))
     return run_in_shell(args.command)

@@ -46,13 +46,13 @@ def _options(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def _seconds(text: str) -> float:
+def _seconds(word: str) -> float:
     try:
-        value = float(text)
+        value = float(word)
     except ValueError:
         value = 0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 but is {text!r}")
+        raise argparse.ArgumentTypeError(text("argument.seconds", value=repr(word)))
     return value
 
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from precision_tool.lib.data.settings import MOST_COUNTED, MOST_WORKERS
+from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
+from precision_tool.lib.messages.help_texts import help_text
 from precision_tool.lib.session import ALL, Session
 
 if TYPE_CHECKING:
@@ -39,36 +41,36 @@ def completion_of(action: argparse.Action) -> Completion | None:
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def some_text(text: str) -> str:
+def some_text(word: str) -> str:
     """Return an argument that names something. ArgumentTypeError for an empty one, which would match everything."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("an empty text names nothing")
-    return text
+    if not word.strip():
+        raise argparse.ArgumentTypeError(text("argument.empty"))
+    return word
 
 
-def cosine(text: str) -> float:
+def cosine(word: str) -> float:
     """Return an argument as a cosine."""
     try:
-        value = float(text)
+        value = float(word)
     except ValueError:
         value = 2.0
     if not -1 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a cosine must be a number from -1 to 1")
+        raise argparse.ArgumentTypeError(text("argument.cosine", value=repr(word)))
     return value
 
 
 def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
     """Return the type of an argument that is a whole number from `least` to `most`."""
 
-    def parse(text: str) -> int:
+    def parse(word: str) -> int:
         try:
-            value = int(text)
+            value = int(word)
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} must be a whole number of at least {least}")
+            raise argparse.ArgumentTypeError(text("argument.count", value=reprlib.repr(word), least=least))
         if value > most:
-            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is more than {most}")
+            raise argparse.ArgumentTypeError(text("argument.most", value=reprlib.repr(word), most=most))
         return value
 
     return parse
@@ -96,8 +98,8 @@ def add_place(parser: Options) -> None:
         )  # fmt: skip
 
 
-def _place(text: str) -> int:
-    return ALL if text == "all" else count(0)(text)
+def _place(word: str) -> int:
+    return ALL if word == "all" else count(0)(word)
 
 
 def add_limit(parser: Options, default: int, what: str = "how many ops to show") -> None:
@@ -125,8 +127,11 @@ def add_engine(parser: Options, session: Session) -> None:
     """Add the option --engine, which `engine_of` reads."""
     parser.add_argument(
         "--engine", choices=("native", "cann", "auto"),
-        help="engine: native (this tool), cann (the toolkit's msaccucmp and atc), auto (native, and the toolkit for "
-        f"files that native cannot read); default {session.settings.engine}",
+        help=help_text(
+            "engine: native (this tool), cann (the toolkit's msaccucmp and atc), auto (native, and the toolkit for "
+            "files that native cannot read); default {engine}",
+            engine=session.settings.engine,
+        ),
     )  # fmt: skip
 
 

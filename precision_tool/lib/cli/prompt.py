@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import FileIO
 from math import inf
@@ -34,6 +34,7 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
+from precision_tool.lib.cli.help_format import argparse_in_language
 from precision_tool.lib.cli.offers import IN_FILES, PLAIN, Offers
 from precision_tool.lib.cli.words import (
     DONE,
@@ -51,6 +52,7 @@ from precision_tool.lib.cli.words import (
 from precision_tool.lib.io.files import folder_exists, history_file
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.help_texts import help_text
 from precision_tool.lib.messages.language import LANGUAGES, choose_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
@@ -137,7 +139,7 @@ def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
         if kind is not None:
             action.set_completer(_offering(kind))  # type: ignore[attr-defined]
         # The menu shows it as it is.
-        action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+        action.help = help_text(action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
         completing._add_action(action)
     return completing
 
@@ -229,12 +231,12 @@ KNOBS = {
 }
 
 
-def on_or_off(text: str) -> bool:
+def on_or_off(word: str) -> bool:
     """Return a setting that is on or off as a bool."""
     values = {"on": True, "true": True, "off": False, "false": False}
-    if text.lower() not in values:
-        raise ValueError(f"must be on or off but is {text!r}")
-    return values[text.lower()]
+    if word.lower() not in values:
+        raise ValueError(text("argument.on_or_off", value=repr(word)))
+    return values[word.lower()]
 
 
 # --- the prompt -------------------------------------------------------------------------------------------------------
@@ -259,6 +261,22 @@ def _own_parser(name: str) -> Parser:
             "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
         )
     return parser
+
+
+@contextlib.contextmanager
+def _in_language(parser: cmd2.Cmd2ArgumentParser) -> Iterator[None]:
+    """Let the help of a command that cmd2 brings be in the language in use while in the block."""
+    shown: list[tuple[Any, str]] = [(parser, "description"), *((group, "title") for group in parser._action_groups)]
+    shown += [(action, "help") for action in parser._actions]
+    before = [getattr(owner, name) for owner, name in shown]
+    for (owner, name), english in zip(shown, before, strict=True):
+        setattr(owner, name, help_text(english) if isinstance(english, str) else english)
+    try:
+        with argparse_in_language():
+            yield
+    finally:
+        for (owner, name), english in zip(shown, before, strict=True):
+            setattr(owner, name, english)
 
 
 def _own_help(name: str) -> Callable[[Prompt], None]:
@@ -319,7 +337,7 @@ class Prompt(cmd2.Cmd):
         for name, example in _EXAMPLES.items():
             parser = self._parser_of_cmd2(name)
             if parser is not None:
-                parser.epilog = f"example: {example}"
+                parser.epilog = help_text("example: ") + example
 
     # --- what the prompt shows ----------------------------------------------------------------------------------------
 
@@ -355,9 +373,11 @@ class Prompt(cmd2.Cmd):
         with err.capture() as capture:
             if isinstance(exception, PrecisionToolError):
                 self.failed = exception.exit_code
-                err.print(Text.assemble(("error: ", "bold red"), safe(shown_reason(exception.message))), soft_wrap=True)
+                reason = safe(shown_reason(exception.message))
+                err.print(Text.assemble((text("screen.cli.error", text=""), "bold red"), reason), soft_wrap=True)
                 if exception.hint:
-                    err.print(Text.assemble(("hint: ", "cyan"), safe(exception.hint)), soft_wrap=True)
+                    hint = text("screen.cli.hint", text="")
+                    err.print(Text.assemble((hint, "cyan"), safe(exception.hint)), soft_wrap=True)
             else:
                 self.failed = INTERNAL_ERROR
                 _log.error("internal error", exc_info=exception)
@@ -538,7 +558,8 @@ class Prompt(cmd2.Cmd):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
             families = {**LISTED, "Prompt": PROMPT_WORDS}.items()
-            self.output().show(command_list({name: [(x.name, x.help) for x in words] for name, words in families}))
+            listed = {help_text(name): [(x.name, help_text(x.help)) for x in words] for name, words in families}
+            self.output().show(command_list(listed))
             return
         topic = statement.arg_list[0]
         if topic == "--data":  # no option of `help`
@@ -555,7 +576,8 @@ class Prompt(cmd2.Cmd):
     def _print_help_of_cmd2(self, name: str) -> None:
         parser = self._parser_of_cmd2(name)
         assert parser is not None
-        parser.print_help(self.stdout)
+        with _in_language(parser):
+            parser.print_help(self.stdout)
 
     def complete_help(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Complete commands."""
@@ -620,12 +642,12 @@ class Prompt(cmd2.Cmd):
         for name, help_ in KNOBS.items():
             choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
             completer = Prompt.complete_data if name == "data" else None
-            self.add_settable(Settable(name, str, help_, knobs, choices=choices, completer=completer))
+            self.add_settable(Settable(name, str, help_text(help_), knobs, choices=choices, completer=completer))
         self.add_settable(
             Settable(
                 "paging",
                 on_or_off,
-                "show what is longer than the screen page by page: on or off",
+                help_text("show what is longer than the screen page by page: on or off"),
                 self,
                 choices_provider=lambda _: cmd2.Choices.from_values(("on", "off")),
             )

@@ -27,7 +27,8 @@ class Fault:
     a run without fusion, which does not have the op and so not the fault. `largest_weight` is what the op's weights are
     scaled to on both sides, `loss_scale` multiplies the gradients. With `saturates` float16 values end at ±65504, else
     they become infinite. `with_status` writes overflow status files, `runs` is how many NPU runs there are, and with
-    `overwrites` memory of the op's input is overwritten before it is read. `did` is what to say of the op.
+    `overwrites` memory of the op's input is overwritten before it is read. `did` names what
+    to say of the op: a kind of `screen.cli.demo_did`.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Fault:
     with_status: bool = False
     runs: int = 1
     overwrites: bool = False
-    did: str = "was computed incorrectly"
+    did: str = "wrong"
 
 
 def _lose_last_tile(result: Array, rng: np.random.Generator) -> Array:
@@ -88,13 +89,13 @@ FAULTS: dict[str, Fault] = {
             largest_weight=40_000.0,
             saturates=True,
             with_status=True,
-            did="overflows first",
+            did="overflows",
         ),
         Fault(
             name="scale",
             summary="a loss scale is too large: gradients leave float16's range and become infinite",
             loss_scale=2.0**18,
-            did="overflows first",
+            did="overflows",
         ),
         Fault(
             name="random",
@@ -102,14 +103,14 @@ FAULTS: dict[str, Fault] = {
             target="conv",
             apply=_last_bits,
             runs=2,
-            did="computes differently in two runs",
+            did="differs",
         ),
         Fault(
             name="stomp",
             summary="memory of a matrix product's input is overwritten before it is read",
             target="matmul",
             overwrites=True,
-            did="reads memory that was overwritten",
+            did="overwritten",
         ),
     )
 }

@@ -81,7 +81,7 @@ RANK_FAULTS: dict[str, Fault] = {name: FAULTS[name] for name in ("none", "fused"
             name="allreduce",
             summary="the last part of a gradient is not summed up over the ranks",
             target="allreduce",
-            did="gave another sum",
+            did="sums",
         ),
     )
 }
