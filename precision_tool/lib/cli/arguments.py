@@ -80,7 +80,8 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
         others = [f"{self.prog} {option} -h" for option, group in self._folded if (option, group) not in shown]
         more = text("screen.cli.more_help", lines=[*others, *([f"{self.prog} -h"] if shown else [])])
-        return formatter.format_help() + "\n" + "\n".join([*filter(None, [None if shown else self.epilog]), more, ""])
+        help_: str = formatter.format_help()
+        return help_ + "\n" + "\n".join([*filter(None, [None if shown else self.epilog]), more, ""])
 
     def whole_help(self) -> str:
         """Return the help with everything in full."""
