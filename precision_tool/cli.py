@@ -317,8 +317,8 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.help_format import cells, wrapped
     from precision_tool.lib.cli.words import LISTED
+    from precision_tool.lib.cli.wrapping import cells, wrapped
     from precision_tool.lib.messages.help_texts import help_text
 
     width = max(len(word.name) for words in LISTED.values() for word in words) + 2

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -40,9 +43,9 @@ def wait_for_prompts(count: int) -> None:
     raise SystemExit(f"the prompt did not come back:\n{shown()}")
 
 
-def record(folder: Path) -> str:
+def record(folder: Path, language: str) -> str:
     """Runs the session in `folder`; the screen at its end with its colours."""
-    program = f"exec {sys.executable} -m precision_tool"
+    program = f"exec {sys.executable} -m precision_tool --lang {language}"
     variables = [f"XDG_STATE_HOME={folder}", "TERM=screen-256color", f"PYTHONPATH={Path(__file__).parents[1]}"]
     tmux("-f", os.devnull, "new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), "-c", str(folder),
          "env", *variables, "sh", "-c", program)  # fmt: skip
@@ -57,18 +60,28 @@ def record(folder: Path) -> str:
         tmux("kill-server")
 
 
+def with_wide_characters(svg: str) -> str:
+    """Gives Chinese the room of two letters a character, where rich counts characters."""
+
+    def widened(found: re.Match[str]) -> str:
+        text = html.unescape(found[3])
+        return f'textLength="{float(found[1]) * cell_len(text) / max(len(text), 1):g}"{found[2]}>{found[3]}</text>'
+
+    return re.sub(r'textLength="([\d.]+)"([^>]*)>([^<]*)</text>', widened, svg)
+
+
 def main() -> None:
-    """Writes the picture to the file that is named."""
-    target = Path(sys.argv[1])
+    """Writes the picture to the file that is named, in the language named after it."""
+    target, language = Path(sys.argv[1]), sys.argv[2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tool = [sys.executable, "-m", "precision_tool", "demo", "--generate-only", "."]
         subprocess.run(tool, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        screen = record(folder)
+        screen = record(folder, language)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(screen))
     target.parent.mkdir(exist_ok=True)
-    console.save_svg(str(target), title="precision-tool")
+    target.write_text(with_wide_characters(console.export_svg(title="precision-tool")), "utf-8")
     print(target)
 
 

@@ -1,4 +1,4 @@
-"""Takes the picture of the report in the README: the demo's network at its culprit. `report_picture.py FILE.png`."""
+"""Takes the picture of the report in the README, the demo at its culprit: `report_picture.py FILE.png en|zh`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARGUMENTS = (
 
 def main() -> None:
     """Writes the picture to the file that is named."""
-    target = Path(sys.argv[1])
+    target, language = Path(sys.argv[1]), sys.argv[2]
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -27,7 +27,9 @@ def main() -> None:
             subprocess.run([*tool, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=[*ARGUMENTS], env={"HOME": name})
-            page = browser.new_page(viewport={"width": 1080, "height": 620}, locale="en-US")
+            page = browser.new_page(
+                viewport={"width": 1080, "height": 620}, locale={"en": "en-US", "zh": "zh-CN"}[language]
+            )
             page.goto((folder / "report.html").as_uri())
             page.click("#button-map")
             page.keyboard.press("c")

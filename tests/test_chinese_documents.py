@@ -82,7 +82,7 @@ def prose_facts(line: str) -> Iterator[str]:
     """Code, targets of links, and the shape of a line of prose."""
     yield from ("`" + QUOTED.get(code, code) + "`" for code in re.findall(r"`([^`]+)`", line))
     for target in re.findall(r"\]\(([^)]*)\)", line):
-        yield "link to " + re.sub(r"#.*", "#", target).replace(".zh-CN.md", ".md")
+        yield "link to " + re.sub(r"#.*", "#", target).replace(".zh-CN.", ".")
     if line.startswith("|"):
         yield f"row of {len(line.split('|'))}"
     item = re.match(r"\s*(\d+\.|[-*]|\*\*\d+\.) ", line)

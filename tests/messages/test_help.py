@@ -15,7 +15,7 @@ from precision_tool import cli
 from precision_tool.cli import main
 from precision_tool.lib.cli import prompt, words
 from precision_tool.lib.cli.command import Parser, load_command
-from precision_tool.lib.cli.help_format import cells, wrapped
+from precision_tool.lib.cli.wrapping import cells, wrapped
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.messages import use_language
 from precision_tool.lib.messages.help_texts import chinese_help
@@ -23,11 +23,11 @@ from precision_tool.lib.session import Session
 
 COMMANDS = [word.name for word in words.WORDS if word.name != "data"]
 CHINESE = re.compile("[\u4e00-\u9fff]")
-#: Texts of argparse in other versions of Python, and of the commands that cmd2 brings.
-ELSEWHERE = {"optional arguments"}
+#: Texts of argparse in other versions of Python, and of a setting that cmd2 brings.
+ELSEWHERE = {"optional arguments", "Echo command issued into output"}
 
 
-def parsers() -> Iterator[Parser]:
+def parsers() -> Iterator[argparse.ArgumentParser]:
     session = Session(Settings())
     yield from (load_command(name).parser(session) for name in COMMANDS)
     yield from (prompt._own_parser(name) for name in prompt._OWN)
@@ -35,7 +35,7 @@ def parsers() -> Iterator[Parser]:
 
 def texts_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     """What the help of a command says, as the code writes it."""
-    yield parser.description or ""
+    yield str(parser.description or "")
     for group in parser._action_groups:
         if group._group_actions:
             yield group.title or ""
@@ -47,6 +47,9 @@ def said() -> set[str]:
     families = {name for family in words.FAMILIES for name in (family, family.lower() + ":")}
     texts = {word.help for word in (*words.WORDS, *words.PROMPT_WORDS)} | families
     texts |= {cli._ABOUT, cli._EXIT_CODES, *cli.OPTIONS.values(), *prompt.KNOBS.values()}
+    with use_language("en"):  # the prompt puts them into the language that it starts in
+        shell = prompt.Prompt(Session(Settings()))
+        texts.update(*(texts_of(parser) for parser in map(shell._parser_of_cmd2, prompt._EXAMPLES) if parser))
     with use_language("zh"):  # texts with settings in them are Chinese then
         return texts.union(*(texts_of(parser) for parser in parsers())) - {""}
 

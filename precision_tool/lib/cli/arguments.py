@@ -56,10 +56,11 @@ class Parser(argparse.ArgumentParser):
             namespace, self._unknown = super().parse_known_args(args, namespace)
         return namespace, self._unknown
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Return the arguments; UsageError for what argparse objects to."""
         with argparse_in_language():
-            return super().parse_args(args, namespace)
+            parsed: argparse.Namespace = super().parse_args(args, namespace)
+        return parsed
 
     def format_help(self) -> str:
         """Return the help: brief for a parser with folded groups."""

@@ -9,8 +9,8 @@ from datetime import date
 
 from precision_tool.lib.cli.arguments import NAME, Parser
 from precision_tool.lib.cli.command import load_command
-from precision_tool.lib.cli.help_format import cells, wrapped
 from precision_tool.lib.cli.words import LISTED, PROMPT_WORDS, Word
+from precision_tool.lib.cli.wrapping import cells, wrapped
 from precision_tool.lib.messages import language
 from precision_tool.lib.messages.help_texts import help_text
 from precision_tool.lib.session import Session

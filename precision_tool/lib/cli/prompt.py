@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import FileIO
 from math import inf
@@ -263,20 +263,12 @@ def _own_parser(name: str) -> Parser:
     return parser
 
 
-@contextlib.contextmanager
-def _in_language(parser: cmd2.Cmd2ArgumentParser) -> Iterator[None]:
-    """Let the help of a command that cmd2 brings be in the language in use while in the block."""
+def _put_into_language(parser: cmd2.Cmd2ArgumentParser) -> None:
+    """Let the help of a command that cmd2 brings be in the language in use."""
     shown: list[tuple[Any, str]] = [(parser, "description"), *((group, "title") for group in parser._action_groups)]
-    shown += [(action, "help") for action in parser._actions]
-    before = [getattr(owner, name) for owner, name in shown]
-    for (owner, name), english in zip(shown, before, strict=True):
-        setattr(owner, name, help_text(english) if isinstance(english, str) else english)
-    try:
-        with argparse_in_language():
-            yield
-    finally:
-        for (owner, name), english in zip(shown, before, strict=True):
-            setattr(owner, name, english)
+    for owner, name in (*shown, *((action, "help") for action in parser._actions)):
+        if getattr(owner, name):
+            setattr(owner, name, help_text(str(getattr(owner, name))))
 
 
 def _own_help(name: str) -> Callable[[Prompt], None]:
@@ -338,6 +330,7 @@ class Prompt(cmd2.Cmd):
             parser = self._parser_of_cmd2(name)
             if parser is not None:
                 parser.epilog = help_text("example: ") + example
+                _put_into_language(parser)
 
     # --- what the prompt shows ----------------------------------------------------------------------------------------
 
@@ -403,6 +396,11 @@ class Prompt(cmd2.Cmd):
         super().perror(*objects, **options)
 
     # --- running ------------------------------------------------------------------------------------------------------
+
+    def onecmd(self, statement: cmd2.Statement | str, *, add_to_history: bool = True) -> bool:
+        """Run a line; what cmd2's own commands say of it is in the language in use."""
+        with argparse_in_language():
+            return super().onecmd(statement, add_to_history=add_to_history)
 
     def run_word(self, word: Word, arguments: Sequence[str]) -> None:
         """Run a command. What it raises, cmd2 shows through `format_exception`."""
@@ -576,8 +574,7 @@ class Prompt(cmd2.Cmd):
     def _print_help_of_cmd2(self, name: str) -> None:
         parser = self._parser_of_cmd2(name)
         assert parser is not None
-        with _in_language(parser):
-            parser.print_help(self.stdout)
+        parser.print_help(self.stdout)
 
     def complete_help(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Complete commands."""
@@ -638,6 +635,8 @@ class Prompt(cmd2.Cmd):
         for name in list(self.settables):
             if name not in KEPT_SETTABLES:
                 self.remove_settable(name)
+                continue
+            self.settables[name].description = help_text(self.settables[name].description)
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
             choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
