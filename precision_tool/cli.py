@@ -39,7 +39,7 @@ OPTIONS = {
     "--lang en|zh": "the language (default: that of the locale)",
     "--log-level LEVEL": "what the log there keeps: debug, info, ... off",
     "-h, --help": "this help; after a command, its arguments and an example",
-    "--man": "the manual page: all commands and options; in a pipe its source",
+    "--man": "the manual page; in a pipe its source",
     "--version": "the version",
 }
 _EXIT_CODES = "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, 130 stopped"
