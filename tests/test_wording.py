@@ -139,6 +139,43 @@ output.print_line(f"{count} result files")
     assert {line for line, _ in printed(source)} == {3, 4}
 
 
+#: Words of Chinese for which the texts use another, always the same one: what readers search for.
+ONE_TERM = {
+    "计算图": "图 or 图文件",
+    "基准": "标杆",
+    "转储": "dump",
+    "操作符": "算子",
+    "融合 pass": "融合规则",
+    "余弦值": "余弦相似度",
+    "解码": "解析",
+    "布局": "数据排布",
+    "形状": "shape",
+    "重算": "重新计算",
+    "逐位": "逐比特",
+    "检查点": "checkpoint",
+    "损失缩放": "loss scale",
+    "loss 缩放": "loss scale",
+    "设置项": "配置项",
+    "工具包": "Toolkit",
+    "文件夹": "目录",
+    "规约": "归约",
+    "个规则": "条规则",
+    "个融合规则": "条融合规则",
+    "精度对比": "精度比对",
+}
+CHINESE = (
+    "README.zh-CN.md", "precision_tool/GUIDE.zh-CN.md",
+    "precision_tool/lib/messages/zh.json", "precision_tool/lib/messages/help.zh.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHINESE)
+def test_chinese_texts_have_one_term_for_each_thing(name: str) -> None:
+    lines = LIB.parents[1].joinpath(name).read_text("utf-8").splitlines()
+    found = [f"{word} ({ONE_TERM[word]}): {line.strip()[:80]}" for line in lines for word in ONE_TERM if word in line]
+    assert found == []
+
+
 def test_every_exception_has_a_module_and_a_reason() -> None:
     for name, (count, reason) in STAY.items():
         assert (LIB / name).is_file()

@@ -861,7 +861,7 @@ def test_graph_diff_of_two_files(demo: Path) -> None:
     left, right = sorted((demo / "precision_data" / "npu").glob("debug_*/graph/ge_proto_*_graph_1_Build.txt"))
     run = tool("graphs", "diff", left, right, cwd=demo)
     assert f"{GUILTY} - 2 gone in left" in run.text
-    assert "name two" in tool("graphs", "diff", left, cwd=demo, code=2).text
+    assert "name two" in tool("graph", "diff", left, cwd=demo, code=2).text
     assert "no such graph" in tool("graphs", "diff", left, "nowhere.txt", cwd=demo, code=2).text
 
 

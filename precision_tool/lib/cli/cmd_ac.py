@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.redump import Redump
     from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
     from precision_tool.lib.diagnose.study import Study
+    from precision_tool.lib.diagnose.verdict_model import Verdict
 
 
 #: Seconds between two looks for new steps.
@@ -128,11 +129,13 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
     diagnoses, checks = _diagnose(session, args, output, analyses, is_alone=missing is not None)
+    change = _since_earlier(earlier, session, args, output, diagnoses)
+    verdicts = [None if diagnosis.stored is None else diagnosis.stored.verdict for diagnosis in diagnoses]
     outcome = Outcome(
         analyses=[diagnosis.analysis for diagnosis in diagnoses if diagnosis.analysis is not None],
         checks=checks,
-        verdicts=[None if diagnosis.stored is None else diagnosis.stored.verdict for diagnosis in diagnoses],
-        since=_since_earlier(earlier, session, args, output, diagnoses),
+        verdicts=[verdict if verdict is None else _with_switch_file(verdict, change) for verdict in verdicts],
+        since=change,
         other=other,
     )
     if any(verdict is not None and verdict.run for verdict in outcome.verdicts):
@@ -224,12 +227,34 @@ def _since_earlier(
         if earlier is None
         else next((since(earlier, diagnosis.stored) for diagnosis in diagnoses if diagnosis.stored), None)
     )
-    if args.since is not None or change is None or args.json:
+    if args.since is not None and change is not None:
+        return _with_switches(change, session)
+    if change is None or args.json:
         return change
     if not change.is_same_dump:  # else nothing can have changed
         line = f"{output.command_for(session)} ac --since {typed_path(change.file)}".lstrip()
         session.workspace.notes.append(Message("note.cli.earlier_verdict", culprit=change.culprit, line=line))
     return None
+
+
+def _with_switches(change: Since, session: Session) -> Since:
+    """Return the same with why passes that were to be off are in effect still."""
+    from precision_tool.lib.cli.switch_files import why_in_effect
+
+    if change.is_same_dump:
+        return change
+    changes = []
+    for each in change.changes:
+        why, code = why_in_effect(session.data, each.name) if each.is_in_effect else (None, [])
+        changes.append(replace(each, why=why, code=tuple(code)))
+    return replace(change, changes=changes)
+
+
+def _with_switch_file(verdict: Verdict, change: Since | None) -> Verdict:
+    from precision_tool.lib.diagnose.plan import with_switch_file_known
+
+    code = [line for each in change.changes for line in each.code] if change is not None else []
+    return replace(verdict, next=with_switch_file_known(verdict.next, code)) if code else verdict
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:

@@ -11,6 +11,7 @@ from precision_tool.lib.compare.data_folder import search_graphs, survey_graphs
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.diagnose.graph_diff import compare_graphs, diff_graphs
 from precision_tool.lib.io.fusion_passes import Switches
+from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen
@@ -101,7 +102,7 @@ def _diff(session: Session, args: argparse.Namespace, output: Output) -> int:
         sides = str(session.workspace.dump_dir(0)), str(benchmark)
     if sides[0] is not None:
         left, right = (session.run_graphs(name)[0] for name in sides)
-        names = ("left", "right")
+        names = (text("screen.view.diff.left"), text("screen.view.diff.right"))
     else:
         left, right = _of_runs(session)
         names = (f"debug_{left.number}", f"debug_{right.number}")

@@ -470,6 +470,10 @@ def bisect_json(result: Bisection, tries: Sequence[Try], passes: Sequence[str]) 
 # --- graphs diff ------------------------------------------------------------------------------------------------------
 
 
+#: What may differ of an op that both graphs have; all else that heads a group is a type of op.
+_DIFFERING = ("type", "output dtype", "output layout", "output shape", "inputs", "passes")
+
+
 def diff_lines(diff: GraphDiff, names: tuple[str, str], limit: int) -> Iterator[list[RenderableType]]:
     """Return the differences in groups. `names` are those of the two graphs."""
     graphs = diff.similarity
@@ -532,7 +536,9 @@ def _group_lines(groups: Sequence[DiffGroup], limit: int) -> RenderableType:
         none = Message("screen.view.none")
         left, right = (safe(side) or none for side in (group.left, group.right))
         is_changed = bool(group.left or group.right)
-        change = Message("screen.view.diff.change", what=safe(group.what), changed=is_changed, left=left, right=right)
+        is_named = group.what in _DIFFERING
+        what = Message(f"screen.view.diff.what.{group.what.replace(' ', '_')}") if is_named else safe(group.what)
+        change = Message("screen.view.diff.change", what=what, changed=is_changed, left=left, right=right)
         rows.append((f"  {len(group.ops)}", shown(change)))
         ops = [safe(op) for op in group.ops[: limit or None]]
         names = Message("screen.view.diff.names", names=ops, more=len(group.ops) - len(ops) or None)

@@ -168,6 +168,7 @@ def since_block(since: Since, command: str = "precision-tool") -> RenderableType
         errors = Message("since.own_error", before=since.own_error_before, now=since.own_error)
         rows.append((Message("since.label.own_error"), shown(errors)))
     rows += [(Message(f"since.label.{each.what}"), shown(messages.change(each))) for each in since.changes]
+    rows += [(Message("since.label.switch"), shown(each.why)) for each in since.changes if each.why is not None]
     rows.append((Message("since.label.now"), shown(messages.since_verdict(since))))
     return Box(
         Group(Prose(text), LabelledLines(rows)),
