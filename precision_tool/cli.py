@@ -33,12 +33,13 @@ _ABOUT = (
     "Compares a network's run on an Ascend NPU with its benchmark and finds the faulty operator. Without a command it "
     "starts the prompt, which has the same commands and completes names with Tab."
 )
-_OPTIONS = {
+OPTIONS = {
     "--data DIR": "the data folder (default ./precision_data)",
     "--work DIR": "where results are written (default: its temp/)",
     "--lang en|zh": "the language (default: that of the locale)",
     "--log-level LEVEL": "what the log there keeps: debug, info, ... off",
     "-h, --help": "this help; after a command, its arguments and an example",
+    "--man": "the manual page; in a pipe its source",
     "--version": "the version",
 }
 _EXIT_CODES = "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, 130 stopped"
@@ -48,7 +49,7 @@ _WIDTH = 79
 MIN_PYTHON = (3, 11)
 
 #: What every command needs. Someone who merely copied the package may lack them.
-DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz", "jinja2")
+DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "cmd2", "prompt_toolkit", "graphviz", "jinja2", "shtab")
 
 #: Set to 1, internal errors print their traceback instead of saving it.
 DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"
@@ -129,6 +130,8 @@ def _run(arguments: List[str]) -> int:
         name, arguments = rest[0], rest[1:]
         if name == "help" and arguments and not arguments[0].startswith("-"):
             name, arguments = arguments[0], ["-h"]
+        if name == "--man":
+            return _show_manual(options)
         if name == "help":
             print(_help())
             return DONE
@@ -199,6 +202,19 @@ def _start_prompt(options: Dict[str, Any]) -> int:
     return app.start_prompt(settings)
 
 
+def _show_manual(options: Dict[str, Any]) -> int:
+    if sys.version_info[:2] < MIN_PYTHON:
+        return _too_old("--man", MIN_PYTHON)
+    from precision_tool.lib.cli import app
+    from precision_tool.lib.messages.help_texts import help_text
+
+    settings = _settings(options)
+    about, exit_codes = help_text(_ABOUT), help_text(_EXIT_CODES)
+    return app.show_manual(
+        settings, USAGE, about, {option: help_text(what) for option, what in OPTIONS.items()}, exit_codes
+    )
+
+
 def _check_data(settings: Any, *, is_analysis: bool) -> None:
     """Raises the error for a data folder that is none; URLs are for the analysis only."""
     from precision_tool.lib.data.workspace import check_data
@@ -250,6 +266,8 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         if option == "--version":
             print(f"precision-tool {__version__}")
             return None
+        if option == "--man":
+            return [option, *rest]
         if option not in GLOBAL_OPTIONS:
             raise UsageError("top.unknown_option", option=option)
         if not has_value:
@@ -299,18 +317,18 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.words import FAMILIES, WORDS
+    from precision_tool.lib.cli.words import LISTED
     from precision_tool.lib.cli.wrapping import cells, wrapped
     from precision_tool.lib.messages.help_texts import help_text
 
-    width = max(len(word.name) for word in WORDS) + 2
+    width = max(len(word.name) for words in LISTED.values() for word in words) + 2
     margin = " " * (width + 2)
     lines = [
         help_text("usage: ") + USAGE.replace("\n", "\n" + " " * cells(help_text("usage: "))),
         "",
         *wrapped(help_text(_ABOUT), _WIDTH),
     ]
-    for family, words in FAMILIES.items():
+    for family, words in LISTED.items():
         lines += ["", help_text(family.lower() + ":")]
         for word in words:
             text = wrapped(help_text(word.help), _WIDTH - len(margin))
@@ -319,7 +337,7 @@ def _help() -> str:
     lines += [
         "",
         help_text("options:"),
-        *(f"  {option:{width}}  {help_text(what)}" for option, what in _OPTIONS.items()),
+        *(f"  {option:{width}}  {help_text(what)}" for option, what in OPTIONS.items()),
         "",
         *wrapped(help_text(_EXIT_CODES), _WIDTH),
     ]

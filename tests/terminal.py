@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pexpect
@@ -15,10 +15,19 @@ PROMPT = "PrecisionTool >"
 
 
 class Terminal:
-    """The tool in a terminal of a fixed size. `screen` is what a person would see, `history` what scrolled off too."""
+    """The tool in a terminal of a fixed size. `screen` is what a person would see, `history` what scrolled off too.
+
+    `program` is what runs instead, a shell say.
+    """
 
     def __init__(
-        self, cwd: Path, *arguments: str, columns: int = 100, lines: int = 40, env: Mapping[str, str] | None = None
+        self,
+        cwd: Path,
+        *arguments: str,
+        columns: int = 100,
+        lines: int = 40,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = TOOL,
     ) -> None:
         variables = (
             environment(cwd) | {"TERM": "xterm-256color", "XDG_STATE_HOME": str(cwd / ".state")} | dict(env or {})
@@ -30,8 +39,8 @@ class Terminal:
         self._view.write_process_input = self._answer  # type: ignore[method-assign]
         self._stream = pyte.Stream(self._view)
         self.process = pexpect.spawn(
-            TOOL[0],
-            [*TOOL[1:], *arguments],
+            program[0],
+            [*program[1:], *arguments],
             cwd=str(cwd),
             env=variables,
             dimensions=(lines, columns),

@@ -66,6 +66,7 @@ def test_help_as_a_script_needs_nothing_installed(option: str) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("usage: precision-tool")
     assert re.search("^  vcs  +list the ops below", run.stdout, re.MULTILINE)
+    assert not re.search("^  (data|run|graph|npu_overflow|vector_compare) ", run.stdout, re.MULTILINE)  # old words
 
 
 def test_help_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +246,7 @@ def test_the_command_gets_its_words_and_the_settings(
             2,
             [
                 "error: the Python package rich is not installed",
-                "hint: pip install numpy ml_dtypes rich cmd2 prompt_toolkit graphviz jinja2",
+                "hint: pip install numpy ml_dtypes rich cmd2 prompt_toolkit graphviz jinja2 shtab",
             ],
         ),
     ],

@@ -118,7 +118,7 @@ def test_the_documented_call(tmp_path: Path) -> None:
 
 
 def test_the_graphs_beside_each_other(tmp_path: Path) -> None:
-    run = tool("--data", DATA, "graph", "diff", "--json", cwd=tmp_path)
+    run = tool("--data", DATA, "graphs", "diff", "--json", cwd=tmp_path)
     found = json.loads(run.out)
     assert {one["name"]: (one["left"], one["right"]) for one in found["passes"]} == {
         "MatMulBiasAddFusionPass": (2, 0), "TbeConvDequantVaddReluQuantFusionPass": (2, 0),

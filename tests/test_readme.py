@@ -31,7 +31,7 @@ COMPARING = ("ac", "vc", "vcs")
 
 def options_of(command: Command) -> str:
     """The help of a command."""
-    return command.parser(Session(Settings())).format_help()
+    return command.parser(Session(Settings())).whole_help()
 
 
 def test_the_files_it_names_are_there() -> None:

@@ -15,6 +15,7 @@ import pytest
 from command_line import HANG, environment, tool
 from small_tree import Node, faulty_chain, small_tree, values
 
+from precision_tool import __version__
 from precision_tool.cli import main
 
 REPO = Path(__file__).resolve().parents[2]
@@ -45,15 +46,33 @@ def folder(tmp_path: Path) -> Path:
     [
         [sys.executable, "-m", "precision_tool"],
         [sys.executable, "the tool/precision_tool/cli.py"],
+        [sys.executable, "the tool/cli.py"],
         ["bin/precision-tool"],
     ],
-    ids=["module", "script", "installed elsewhere"],
+    ids=["module", "script", "from the parent of the clone", "installed elsewhere"],
 )
 def test_a_line_to_copy_runs_as_it_stands(folder: Path, called: list[str]) -> None:
     shown = run([*called, "ac", "-c"], folder)
     (line,) = {line.strip() for line in shown.splitlines() if re.search(r" ni \S+$", line)}
     assert shlex.split(line)[: len(called)] == called
     assert "dump analysis" in run(["/bin/sh", "-c", line], folder)
+
+
+def test_the_layout_of_the_manual_works(tmp_path: Path) -> None:
+    """The clone is `precision_tool` beside the training script, with nothing installed."""
+    (tmp_path / "precision_tool").symlink_to(REPO)
+    (tmp_path / "train.py").write_text(
+        "import precision_tool.tf_config as npu_tf_config\n"
+        "import precision_tool\n"
+        "print(npu_tf_config.session_dump_config.__module__, npu_tf_config is precision_tool.tf_config)\n"
+        "print(precision_tool.__version__)\n"
+    )
+    bare = [sys.executable, "-S", "-E", "-B"]
+    shown = run([*bare, "train.py"], tmp_path).split()
+    assert shown == ["precision_tool.tf_config", "True", __version__]
+    for script in ("precision_tool/cli.py", "precision_tool/precision_tool/cli.py", "./precision_tool/cli.py"):
+        assert run([*bare, script, "--version"], tmp_path) == f"precision-tool {__version__}\n"
+    assert run([*bare, "precision_tool/cli.py", "--version"], REPO) == f"precision-tool {__version__}\n"
 
 
 def test_installed_on_the_path_it_is_called_by_its_name(folder: Path) -> None:
@@ -73,7 +92,7 @@ def test_help_of_a_word_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "text"),
     [
         (["-h"], "export a result as one self-contained HTML report"),
-        (["ac", "-h"], "with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB"),
+        (["ac", "--all", "-h"], "with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB"),
     ],
 )
 def test_help_is_in_plain_english(capsys: pytest.CaptureFixture[str], words: list[str], text: str) -> None:

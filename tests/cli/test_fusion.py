@@ -1,4 +1,4 @@
-"""`fusion` and `graph diff` as a user types them, on the demo's pair and on what is wrong with a pair."""
+"""`fusion` and `graphs diff` as a user types them, on the demo's pair and on what is wrong with a pair."""
 
 from __future__ import annotations
 
@@ -445,7 +445,7 @@ def test_a_damaged_graph_of_the_fused_run_is_no_all_clear(
     folders = ("-lt", "precision_data/npu/debug_1/dump", "-rt", "precision_data/npu/debug_0/dump")
     if "--benchmark" not in options:
         assert "the text is cut off" in tool("fusion", "blame", *folders, *options, cwd=tmp_path, code=2).text
-    run = tool("graph", "diff", cwd=tmp_path, code=2)
+    run = tool("graphs", "diff", cwd=tmp_path, code=2)
     assert run.text.count(graph.name) == 1
     assert "still open" not in run.text
 
@@ -831,12 +831,12 @@ def test_a_state_of_another_shape(tmp_path: Path, name: str, value: object) -> N
     assert path.read_text() == "Pass03:on\n"
 
 
-# --- graph diff -------------------------------------------------------------------------------------------------------
+# --- graphs diff ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_graph_diff(demo: Path, columns: int) -> None:
-    run = tool("graph", "diff", cwd=demo, columns=columns)
+    run = tool("graphs", "diff", cwd=demo, columns=columns)
     assert f"{GUILTY} - 2 gone in debug_0" in run.text
     assert "AReduceMeanFusionPass 2 2 always on" in run.text
     assert "fused in debug_1, single ops in debug_0" in run.text
@@ -852,20 +852,20 @@ def test_a_pass_that_is_off_and_still_there(
         for part in ("dump", "graph"):
             (root / "npu" / f"debug_{number}" / part).symlink_to(generated[0] / "npu" / "debug_1" / part)
     tool("fusion", "off", GUILTY, cwd=tmp_path, env=package)
-    run = tool("graph", "diff", cwd=tmp_path, env=package)
+    run = tool("graphs", "diff", cwd=tmp_path, env=package)
     assert f"{GUILTY} 2 2 still there, though off in the switch file" in run.text
     assert "the graphs have the same ops" in run.text
 
 
 def test_graph_diff_of_two_files(demo: Path) -> None:
     left, right = sorted((demo / "precision_data" / "npu").glob("debug_*/graph/ge_proto_*_graph_1_Build.txt"))
-    run = tool("graph", "diff", left, right, cwd=demo)
+    run = tool("graphs", "diff", left, right, cwd=demo)
     assert f"{GUILTY} - 2 gone in left" in run.text
     assert "name two" in tool("graph", "diff", left, cwd=demo, code=2).text
-    assert "no such graph" in tool("graph", "diff", left, "nowhere.txt", cwd=demo, code=2).text
+    assert "no such graph" in tool("graphs", "diff", left, "nowhere.txt", cwd=demo, code=2).text
 
 
 def test_graph_diff_needs_two(tmp_path: Path) -> None:
-    assert "no such data folder" in tool("graph", "diff", cwd=tmp_path, code=2).text
+    assert "no such data folder" in tool("graphs", "diff", cwd=tmp_path, code=2).text
     small_tree(tmp_path / "precision_data", [Node(name="a", type="Add", output=values(1, 2))])
-    assert "only debug_0 has a graph" in tool("graph", "diff", cwd=tmp_path, code=2).text
+    assert "only debug_0 has a graph" in tool("graphs", "diff", cwd=tmp_path, code=2).text

@@ -247,8 +247,8 @@ def test_graphs_and_their_differences(data: Path) -> None:
     assert graph["matched"] == graph["dumped"] == 4
     found = tool("--data", "data", "graphs", "--find", "gelu", "--json", cwd=data).json
     assert CULPRIT in str(found)
-    both = tool("--data", "data", "graph", "diff", "--json", cwd=data).json
-    named = tool("--data", "data", "graph", "diff", "data/npu/step0", "data/gpu/step0", "--json", cwd=data).json
+    both = tool("--data", "data", "graphs", "diff", "--json", cwd=data).json
+    named = tool("--data", "data", "graphs", "diff", "data/npu/step0", "data/gpu/step0", "--json", cwd=data).json
     assert both["similarity"]["left"].endswith("npu/step0/rank0/dump.json")
     assert both == named
 

@@ -223,7 +223,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     run = tool("overflow", cwd=tmp_path, code=2)
     assert "no overflow status file" in run.err
-    assert "npu_overflow" in run.err
+    assert "npu_dump --overflow" in run.err
     assert "no such folder" in tool("overflow", "nowhere", cwd=tmp_path, code=2).err
     assert "no dump file" in tool("overflow", "empty", cwd=tmp_path, code=2).err
     assert "no such data folder" in tool("--data", "missing", "overflow", cwd=tmp_path, code=2).err

@@ -24,7 +24,8 @@ from small_tree import SmallTree, chain, faulty_chain, small_tree
 
 from precision_tool.lib.cli import prompt as module
 from precision_tool.lib.cli.command import Output, load_command, tell_notes
-from precision_tool.lib.cli.prompt import KNOBS, Names, Prompt, collect_garbage, quoted
+from precision_tool.lib.cli.offers import Names
+from precision_tool.lib.cli.prompt import KNOBS, Prompt, collect_garbage, quoted
 from precision_tool.lib.cli.words import WORDS
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.settings import Settings
@@ -163,16 +164,19 @@ def test_a_script(tree: SmallTree) -> None:
 
 def test_another_data_folder(tree: SmallTree, tmp_path: Path) -> None:
     small_tree(tmp_path / "other run", chain())
-    run = piped(f"data '{tmp_path / 'other run'}'\nac -c\n", tmp_path)
+    run = piped(f"set data '{tmp_path / 'other run'}'\nac -c\n", tmp_path)
     assert "other run" in run.stdout
     assert result_files(tmp_path / "other run")
     assert not result_files(tree.root)
-    piped("data 'other run' vcs\n", tmp_path)
-    assert "no such data folder" in piped("data elsewhere\n", tmp_path, code=2).stderr
+    for word in ("data", "--data", "precision-tool --data"):
+        run = piped(f"{word} 'other run' vcs -l 1\nset data\n{word} 'other run'\nset data\n", tmp_path)
+        assert re.findall("data +(precision_data|other run) +the", run.stdout) == ["precision_data", "other run"]
+        assert "no such data folder" in piped(f"{word} elsewhere\n", tmp_path, code=2).stderr
     inside = tmp_path / "parent" / "precision_data"
     shutil.copytree(tmp_path / "other run", inside)
-    asked = piped("data parent\nvcs\n", tmp_path, code=2)
-    assert "hint: this looks like one: data parent/precision_data\n" in asked.stderr
+    for word in ("data", "set data"):
+        asked = piped(f"{word} parent\nvcs\n", tmp_path, code=2)
+        assert "this looks like one: set data parent/precision_data\n" in asked.stderr
     assert (
         "not a command that can run on another data folder"
         in piped("data 'other run' run ls\n", tmp_path, code=2).stderr
@@ -302,7 +306,8 @@ def test_help_lists_every_command_that_is_shown(open_prompt: Open) -> None:
     prompt = open_prompt()
     listed = re.findall(r"^  ([a-z_0-9]+)  ", output(prompt, "help"), re.MULTILINE)
     assert set(listed) | {"quit"} == set(prompt.get_visible_commands())
-    assert [name for name in listed if name in {word.name for word in WORDS}] == [word.name for word in WORDS]
+    words = [word.name for word in WORDS if not word.hidden]
+    assert [name for name in listed if name in words] == words
 
 
 def test_every_command_has_help_with_an_example_both_ways(open_prompt: Open) -> None:
@@ -326,12 +331,12 @@ def test_the_help_is_the_parsers_of_the_command_line(open_prompt: Open) -> None:
 
 
 #: Those of others need data that is not the demo's: their own tests run them.
-_OTHER_DATA = ("data", "demo", "infer", "run", "graph", "h5copy", "profile")
+_OTHER_DATA = ("data", "demo", "infer", "run", "h5copy", "profile")
 
 
 @pytest.mark.parametrize("word", [word.name for word in WORDS if not word.plain and word.name not in _OTHER_DATA])
 def test_the_example_of_every_command_runs(tmp_path: Path, demo: Path, word: str) -> None:
-    """On the demo, as a newcomer would try it; `graph diff` takes a second run, and is tested with one."""
+    """On the demo, as a newcomer would try it."""
     shutil.copytree(demo, tmp_path / "precision_data")
     help_ = tool(word, "-h", cwd=tmp_path, columns=300).out
     (example,) = re.findall(r"^example: (.*)$", help_, re.MULTILINE)
@@ -372,7 +377,7 @@ def test_tab_completes_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "all-off" in offered(prompt, "fusion a")
     for line in ("fusion off MatMulB", "fusion bisect --passes Nope MatMulB", "ls -f MatMulB"):
         assert offered(prompt, line) == ("MatMulBiasAddFusionPass",)
-    assert set(offered(prompt, "gr")) == {"graph", "graph2json", "graphs"}
+    assert set(offered(prompt, "gr")) == {"graph2json", "graphs"}
 
 
 def test_tab_completes_files(open_prompt: Open, tree: SmallTree) -> None:
@@ -383,7 +388,8 @@ def test_tab_completes_files(open_prompt: Open, tree: SmallTree) -> None:
     assert dump in offered(prompt, f"pt {dump[:-8]}")
     assert offered(prompt, "vc -lt precision_d") == ("precision_data/",)
     assert offered(prompt, "vc -g ")
-    assert offered(prompt, "data precision_d") == ("precision_data/",)
+    for word in ("data", "--data", "set data"):
+        assert offered(prompt, f"{word} precision_d") == ("precision_data/",)
     output(prompt, "vc")
     (result,) = result_files(tree.root / "temp")
     assert offered(prompt, "vcs -f ") == (str(result.relative_to(tree.root.parent)),)
@@ -450,7 +456,7 @@ def test_plain_names_stay_as_they_are(open_prompt: Open) -> None:
 def test_names_are_put_together_once(open_prompt: Open) -> None:
     prompt = open_prompt()
     time.sleep(0.2)  # files as new as these may change again without a new time stamp, and are not relied on
-    assert prompt._tensor_names() is prompt._tensor_names()
+    assert prompt._offers._tensor_names(prompt.session) is prompt._offers._tensor_names(prompt.session)
 
 
 def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
@@ -487,7 +493,7 @@ def test_ctrl_c_is_heard_while_what_the_line_editor_left_is_collected() -> None:
 
 def test_options_are_offered_as_the_help_has_them_the_everyday_ones_first(open_prompt: Open) -> None:
     options = offered(open_prompt(), "ac -")
-    everyday, others = ("-c", "-l", "--json", "-v"), ("-lt", "--engine", "--all", "--csv")
+    everyday, others = ("-c", "-lt", "-l", "--json", "-v", "--all"), ("--engine", "--workers", "--csv")
     assert options[0] == "-c"
     assert max(map(options.index, everyday)) < min(map(options.index, others))
     assert options[-1] == "-h"

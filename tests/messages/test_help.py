@@ -46,7 +46,7 @@ def said() -> set[str]:
     """All texts of the help."""
     families = {name for family in words.FAMILIES for name in (family, family.lower() + ":")}
     texts = {word.help for word in (*words.WORDS, *words.PROMPT_WORDS)} | families
-    texts |= {cli._ABOUT, cli._EXIT_CODES, *cli._OPTIONS.values(), *prompt.KNOBS.values()}
+    texts |= {cli._ABOUT, cli._EXIT_CODES, *cli.OPTIONS.values(), *prompt.KNOBS.values()}
     with use_language("en"):  # the prompt puts them into the language that it starts in
         shell = prompt.Prompt(Session(Settings()))
         texts.update(*(texts_of(parser) for parser in map(shell._parser_of_cmd2, prompt._EXAMPLES) if parser))

@@ -1,4 +1,4 @@
-"""`npu_dump` and `npu_overflow`: the command runs as typed, in the user's shell, with one flag set; and Ctrl+C."""
+"""`npu_dump` and the old word `npu_overflow`: the command runs as typed, in the user's shell, with one flag set."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from training_side import REPO, WORD, run_script
 from precision_tool.lib.cli.arguments import run_in_shell
 
 SHOW = "import os; print({name: value for name, value in sorted(os.environ.items()) if 'PRECISION_TOOL_' in name})"
+BOTH = ("PRECISION_TOOL_DUMP", "PRECISION_TOOL_OVERFLOW")
 
 
 def word(cwd: Path, *arguments: str, code: int = 0, **env: str) -> tuple[str, str]:
@@ -24,10 +25,14 @@ def word(cwd: Path, *arguments: str, code: int = 0, **env: str) -> tuple[str, st
     return ran.out, ran.err
 
 
-@pytest.mark.parametrize(("name", "flag"), [("npu_dump", "DUMP"), ("npu_overflow", "OVERFLOW")])
+@pytest.mark.parametrize(
+    ("name", "flag"), [("npu_dump", "DUMP"), ("npu_dump --overflow", "OVERFLOW"), ("npu_overflow", "OVERFLOW")]
+)
 def test_the_command_sees_one_flag(tmp_path: Path, name: str, flag: str) -> None:
     (tmp_path / "show.py").write_text(SHOW, "utf-8")
-    out, _ = word(tmp_path, name, f"{sys.executable} show.py", PRECISION_TOOL_DUMP="True", PRECISION_TOOL_OVERFLOW="1")
+    out, _ = word(
+        tmp_path, *name.split(), f"{sys.executable} show.py", PRECISION_TOOL_DUMP="True", PRECISION_TOOL_OVERFLOW="1"
+    )
     expected = {"PRECISION_TOOL_DATA": str(tmp_path / "precision_data"), f"PRECISION_TOOL_{flag}": "True"}
     assert out == f"{expected}\n"
 
@@ -61,8 +66,8 @@ def test_the_exit_code_is_the_command_s(tmp_path: Path, command: str, code: int)
 def test_one_text_is_a_shell_s_and_words_are_themselves(tmp_path: Path) -> None:
     out, err = word(tmp_path, "npu_overflow", "echo to  stdout; echo to stderr >&2")
     assert (out, err.splitlines()[0]) == ("to stdout\n", "to stderr")
-    out, _ = word(tmp_path, "npu_overflow", "echo", "to  stdout;", "$HOME", "-n")
-    assert out == "to  stdout; $HOME -n\n"
+    out, _ = word(tmp_path, "npu_dump", "echo", "to  stdout;", "$HOME", "-n", "--overflow")
+    assert out == "to  stdout; $HOME -n --overflow\n"
 
 
 def test_no_command_is_told(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import atexit
 import gc
 import io
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,18 @@ def start_prompt(settings: Settings) -> int:
     from precision_tool.lib.cli import prompt
 
     return prompt.start(session)
+
+
+def show_manual(settings: Settings, usage: str, about: str, options: Mapping[str, str], exit_codes: str) -> int:
+    """Show the manual page on a terminal, or write its source, and return the exit code."""
+    session = _open(settings)
+    from precision_tool.lib.cli.man_page import man_page
+
+    page = man_page(session, usage, about, options, exit_codes)
+    if sys.stdout.isatty() and shutil.which("man"):
+        return subprocess.run(["man", "-l", "-"], input=page, encoding="utf-8", check=False).returncode
+    sys.stdout.write(page)
+    return 0
 
 
 @contextmanager

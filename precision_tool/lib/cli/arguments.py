@@ -25,17 +25,33 @@ NAME, PACKAGE = "precision-tool", "precision_tool"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+#: What makes a folded help show everything.
+_VERBOSE = ("-v", "--verbose")
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser that shows an example, and whose errors are the user's errors."""
+    """A parser that shows an example, and whose errors are the user's errors.
+
+    The help of one with folded groups is brief: it fits a screen, and says how to see the rest.
+    """
 
     def __init__(self, name: str, description: str, example: str) -> None:
         super().__init__(
             prog=name, description=description, epilog=help_text("example: ") + example, formatter_class=HelpFormatter
         )
         self._unknown: List[str] = []
+        self._folded: List[Tuple[str, argparse._ArgumentGroup]] = []
+        self._given: Sequence[str] = ()
+
+    def folded_group(self, title: str, option: str) -> argparse._ArgumentGroup:
+        """Add a group that the help leaves out, unless `option` or -v is given with -h; return the group."""
+        group = self.add_argument_group(title)
+        self._folded.append((option, group))
+        return group
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Tuple[Any, List[str]]:
         """Return the arguments and the words that are none, which an error about them looks at."""
+        self._given = () if args is None else args  # decides what -h shows
         with argparse_in_language():
             namespace, self._unknown = super().parse_known_args(args, namespace)
         return namespace, self._unknown
@@ -45,6 +61,32 @@ class Parser(argparse.ArgumentParser):
         with argparse_in_language():
             parsed: argparse.Namespace = super().parse_args(args, namespace)
         return parsed
+
+    def format_help(self) -> str:
+        """Return the help: brief for a parser with folded groups."""
+        if not self._folded or any(option in self._given for option in _VERBOSE):
+            return self.whole_help()
+        shown = [(option, group) for option, group in self._folded if option in self._given]
+        formatter: Any = self._get_formatter()
+        formatter.is_brief = not shown
+        formatter.add_usage(f"{self.prog} {''.join(option + ' ' for option, _ in shown)}[OPTION ...]", [], [])
+        formatter.add_text(self.description)
+        folded = [group for _, group in self._folded]
+        for group in [group for _, group in shown] or [group for group in self._action_groups if group not in folded]:
+            opening = [option for option, each in shown if each is group]
+            formatter.start_section(group.title)
+            formatter.add_arguments(
+                [*(self._option_string_actions[option] for option in opening), *group._group_actions]
+            )
+            formatter.end_section()
+        others = [f"{self.prog} {option} -h" for option, group in self._folded if (option, group) not in shown]
+        more = text("screen.cli.more_help", lines=[*others, *([f"{self.prog} -h"] if shown else [])])
+        help_: str = formatter.format_help()
+        return help_ + "\n" + "\n".join([*filter(None, [None if shown else self.epilog]), more, ""])
+
+    def whole_help(self) -> str:
+        """Return the help with everything in full."""
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to, with the option that was probably meant."""
@@ -126,9 +168,9 @@ def program() -> str:
     start = typed[: len(typed) - count]
     if not start or typed[len(start) :] != sys.argv[1:]:  # the user's own program calls the package
         return NAME
-    if start[-2:] == ["-m", PACKAGE] or os.path.realpath(start[-1]) == os.path.join(
-        os.path.realpath(_FOLDER), "cli.py"
-    ):
+    package = os.path.realpath(_FOLDER)
+    scripts = [os.path.join(folder, "cli.py") for folder in (package, os.path.dirname(package))]
+    if start[-2:] == ["-m", PACKAGE] or os.path.realpath(start[-1]) in scripts:
         return " ".join(map(shlex.quote, start))
     if os.path.basename(start[-1]) != NAME or shutil.which(NAME) == start[-1]:
         return NAME

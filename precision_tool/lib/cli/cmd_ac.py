@@ -58,30 +58,34 @@ def _options(parser: Parser, session: Session) -> None:
         "-c", "--vector_compare", dest="compare", action="store_true",
         help="compare first; implied by the options of the comparison",
     )  # fmt: skip
+    rare = parser.folded_group("more options of the comparison", "-v")
+    flags.add_sides(parser, session, rare)
     flags.add(
         parser, "-f", "--file", metavar="FILE|DIR", completes="result",
         help="an earlier result instead of the newest; partial results are accepted",
     )  # fmt: skip
-    flags.add_common(parser, session)
     flags.add(
         parser, "--since", metavar="RESULT", nargs="?", const="", completes="result",
-        help="after a fix: report whether the culprit of an earlier verdict (a result file or folder, or the "
-        "verdict_*.json next to it; default: the newest earlier one) is now correct, and whether the switch took "
-        "effect",
+        help="after a fix: whether the culprit is now correct, and the switch took effect; RESULT is that of an "
+        "earlier verdict (a result file or folder, or the verdict_*.json next to it; default: the newest earlier one)",
     )  # fmt: skip
-    flags.add(
-        parser, "--profile", metavar="FILE", completes="file",
-        help="how precise the device is, as earlier runs of it showed: a profile_*.json next to a result, or "
-        "that `profile learn` or `profile merge` wrote; one of another device or mode is refused",
-    )  # fmt: skip
+    flags.add_common(parser, session, rare=rare)
     parser.add_argument("-v", "--verbose", action="store_true", help="show every panel in full, not only the verdict")
     flags.add(
         parser, "--report", metavar="FILE.html", nargs="?", const="", completes="file",
         help="also export the result as one HTML report (default: next to the result); `report` does so later",
     )  # fmt: skip
-    comparison = parser.add_argument_group("comparison")
-    flags.add_sides(comparison, session)
-    flags.add_measures(comparison)
+    parser.add_argument(
+        "--all", action="store_true",
+        help="study every step, rank and model of the data folders (--data several times, or a pattern), "
+        "and report the earliest wrong op, its step and rank. After an interruption, the same command continues",
+    )  # fmt: skip
+    flags.add_measures(rare)
+    flags.add(
+        rare, "--profile", metavar="FILE", completes="file",
+        help="how precise the device is, as earlier runs of it showed: a profile_*.json next to a result, or "
+        "that `profile learn` or `profile merge` wrote; one of another device or mode is refused",
+    )  # fmt: skip
     _add_study(parser)
 
 
@@ -312,12 +316,7 @@ def _note_unknown(session: Session, profile: DeviceProfile | None, diagnoses: Se
 
 def _add_study(parser: Parser) -> None:
     """Add the options of a study."""
-    group = parser.add_argument_group("many ranks and steps")
-    group.add_argument(
-        "--all", action="store_true",
-        help="a study: analyse every step, rank and model below the data folders (--data several times, or a pattern), "
-        "and report the earliest wrong op, its step and rank. After an interruption, the same command continues",
-    )  # fmt: skip
+    group = parser.folded_group("many ranks and steps", "--all")
     group.add_argument("--step", metavar="N", help="with --all: only these steps: 3, 0-7 or 1,5,8-")
     group.add_argument("--rank", metavar="N", help="with --all: only these ranks")
     group.add_argument(

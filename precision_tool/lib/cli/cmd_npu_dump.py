@@ -1,4 +1,4 @@
-"""`npu_dump` and `npu_overflow`: run a training command with data dump, or overflow detection, on.
+"""`npu_dump`: run a training command with data dump, or overflow detection, on; its old word `npu_overflow`.
 
 This module runs on Python 3.7.
 """
@@ -18,6 +18,11 @@ from precision_tool.lib.training import switches as actions
 
 
 def _options(parser: Parser) -> None:
+    parser.add_argument("--overflow", action="store_true", help="overflow detection instead of data dump; before CMD")
+    _add_command(parser)
+
+
+def _add_command(parser: Parser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
 
 
@@ -30,19 +35,26 @@ def _description(what: str) -> str:
 
 @plain_command("npu_dump", _description("data dump"), _options, example='npu_dump "sh npu_train.sh param1"')
 def run_with_dump(args: argparse.Namespace, settings: Settings) -> int:
-    return _run("npu_dump", actions.DUMP_FLAG, Workspace(settings.data).dump_dir(), args, settings)
+    return _run("npu_dump", args.overflow, args, settings)
 
 
 @plain_command(
-    "npu_overflow", _description("overflow detection"), _options, example='npu_overflow "sh npu_train.sh param1"'
+    "npu_overflow",
+    _description("overflow detection") + " The same as npu_dump --overflow.",
+    _add_command,
+    example='npu_overflow "sh npu_train.sh param1"',
 )
 def run_with_overflow(args: argparse.Namespace, settings: Settings) -> int:
-    return _run("npu_overflow", actions.OVERFLOW_FLAG, Workspace(settings.data).overflow_dump_dir, args, settings)
+    return _run("npu_overflow", True, args, settings)
 
 
-def _run(word: str, flag: str, place: Path, args: argparse.Namespace, settings: Settings) -> int:
+def _run(word: str, overflow: bool, args: argparse.Namespace, settings: Settings) -> int:
     if not " ".join(args.command).strip():
         raise UsageError("cli.no_training_command", command=word)
+    workspace = Workspace(settings.data)
+    flag, place = (
+        (actions.OVERFLOW_FLAG, workspace.overflow_dump_dir) if overflow else (actions.DUMP_FLAG, workspace.dump_dir())
+    )
     environment = training_environment(settings)
     for each in (actions.DUMP_FLAG, actions.OVERFLOW_FLAG):
         environment.pop(each, None)

@@ -186,8 +186,11 @@ def resources_of(
 # --- arguments of comparisons -----------------------------------------------------------------------------------------
 
 
-def add_common(parser: Options, session: Session, *short: str) -> None:
-    """Add the options of all comparisons on what is wrong, and what is shown; `short`: more names of --threshold."""
+def add_common(parser: Options, session: Session, *short: str, rare: Options | None = None) -> None:
+    """Add the options of all comparisons on what is wrong, and what is shown; `short`: more names of --threshold.
+
+    `rare` is the group of those that few need; by default the parser.
+    """
     settings = session.settings
     parser.add_argument(
         *short, "--threshold", dest="threshold", metavar="COS", type=cosine, default=settings.threshold,
@@ -198,20 +201,20 @@ def add_common(parser: Options, session: Session, *short: str) -> None:
     parser.set_defaults(verbose=False)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything is below the threshold")
     add(
-        parser, "--noise-floor", dest="noise", metavar="FILE", nargs="?", const="", completes="file",
+        rare or parser, "--noise-floor", dest="noise", metavar="FILE", nargs="?", const="", completes="file",
         help="also compare each tensor's error with its noise between two runs of the same script: a file written by "
         "`random`, or a folder of them (default: the newest)",
     )  # fmt: skip
 
 
-def add_sides(parser: Options, session: Session) -> None:
-    """Add the options on what is compared, and by whom."""
+def add_sides(parser: Options, session: Session, rare: Options | None = None) -> None:
+    """Add the options on what is compared, and by whom; those on by whom to `rare`."""
     add_side(parser, session, "-lt", "--left", "NPU dump: a folder of any level of the dump tree, or debug_1")
     add_side(parser, session, "-rt", "--right", "benchmark .npy files, or the dump of another NPU run")
     add_graph(parser)
-    add_workers(parser, None)
-    add_cluster(parser)
-    add_engine(parser, session)
+    add_workers(rare or parser, None)
+    add_cluster(rare or parser)
+    add_engine(rare or parser, session)
 
 
 def add_measures(parser: Options) -> None:

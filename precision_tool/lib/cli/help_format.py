@@ -11,9 +11,17 @@ from precision_tool.lib.cli.wrapping import cells, wrapped
 from precision_tool.lib.messages import language
 from precision_tool.lib.messages.help_texts import help_text
 
+#: Ends of clauses, where a brief help may stop.
+_CLAUSE = re.compile(r"(?=[;.,:] | \(|[；。，：（])")
+
 
 class HelpFormatter(argparse.HelpFormatter):
-    """argparse's layout of a help, in the language in use."""
+    """argparse's layout of a help, in the language in use: `-f, --file FILE`, as from Python 3.13 on.
+
+    A brief one has the first clauses only of what takes more than a line.
+    """
+
+    is_brief = False
 
     def add_text(self, text: Optional[str]) -> None:
         """Add a paragraph."""
@@ -30,7 +38,17 @@ class HelpFormatter(argparse.HelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> Optional[str]:
         return action.help and help_text(action.help)
 
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
     def _split_lines(self, text: str, width: int) -> List[str]:
+        if self.is_brief and cells(text) > width:
+            starts = (text[: match.start()] for match in _CLAUSE.finditer(text))
+            fitting = [start for start in starts if cells(start) <= width and _is_balanced(start)]
+            text = fitting[-1] if fitting else text
         return wrapped(text, width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -44,6 +62,10 @@ class HelpFormatter(argparse.HelpFormatter):
             usage = super()._format_usage(*arguments)
         self._width += wider
         return usage.replace("\n ", "\n " + " " * wider)
+
+
+def _is_balanced(text: str) -> bool:
+    return text.count("(") + text.count("（") == text.count(")") + text.count("）")
 
 
 @contextlib.contextmanager

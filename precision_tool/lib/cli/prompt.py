@@ -13,10 +13,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from io import FileIO
-from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -37,10 +35,12 @@ from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
 from precision_tool.lib.cli.help_format import argparse_in_language
+from precision_tool.lib.cli.offers import IN_FILES, PLAIN, Offers
 from precision_tool.lib.cli.words import (
     DONE,
     FAMILIES,
     INTERNAL_ERROR,
+    LISTED,
     PROMPT_WORDS,
     STOPPED,
     USER_ERROR,
@@ -49,10 +49,7 @@ from precision_tool.lib.cli.words import (
     close_words,
     find_word,
 )
-from precision_tool.lib.compare.columns import METRIC_COLUMNS
-from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.io.files import folder_exists, history_file
-from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.messages.help_texts import help_text
@@ -71,10 +68,6 @@ _WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
 _SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
 #: So many seconds after a command has ended, Ctrl+C at the empty prompt does nothing.
 _HURRY = 1.0
-#: What may be a file, or a folder, too: those of the data folder are offered first.
-_IN_FILES = ("graph", "tensor", "result", "file", "folder")
-#: What `-alg` takes.
-_METRICS = (*METRIC_COLUMNS, "all")
 _log = logging.getLogger(__name__)
 #: Words that the prompt does itself.
 _OF_THE_PROMPT = ("data", "run")
@@ -89,41 +82,6 @@ _EXAMPLES = {
 
 
 # --- what Tab offers --------------------------------------------------------------------------------------------------
-
-
-#: More offers than these nobody reads; and each costs the terminal time.
-MAX_OFFERS = 100
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names to choose from, sorted, and the same as they are looked up: flat and in lower case."""
-
-    names: Sequence[str]
-
-    @cached_property
-    def _flat(self) -> list[str]:
-        return [flatten(name).lower() for name in self.names]
-
-    def offers(self, text: str, limit: int = MAX_OFFERS) -> list[str]:
-        """Return the names that start with `text`, else those that hold it, `/` and `_` alike, at most `limit`.
-
-        Of too many the last is always among them: what the offers have in common is what all matches have in common.
-        """
-        prefix = flatten(text).lower()
-        if not prefix:
-            return _at_most(list(self.names), limit)
-        pairs = list(zip(self.names, self._flat, strict=True))
-        starting = [name for name, flat in pairs if flat.startswith(prefix)]
-        return _at_most(starting or [name for name, flat in pairs if prefix in flat], limit)
-
-
-def _at_most(names: list[str], limit: int) -> list[str]:
-    return names if len(names) <= limit else [*names[: limit - 1], names[-1]]
-
-
-#: Characters that mean nothing to any shell.
-_PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
 
 
 class WordSet(cmd2.CommandSet["Prompt"]):
@@ -152,7 +110,7 @@ def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
 
     What no quotes can hold, for this prompt and for a shell behind it, is left out.
     """
-    if all(_PLAIN.fullmatch(item.text) for item in completions):
+    if all(PLAIN.fullmatch(item.text) for item in completions):
         return completions
     open_quote = before if before in ("'", '"') else ""
     quote = open_quote or ("'" if not any("'" in item.text for item in completions) else '"')
@@ -165,7 +123,8 @@ def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
 
 def _as_in_the_help(parser: Parser, completions: cmd2.Completions) -> cmd2.Completions:
     """Sort options in the order of the help, everyday ones first and `-h` last; leave other offers as they are."""
-    actions = sorted(parser._actions, key=lambda action: "-h" in action.option_strings)
+    listed = (action for group in parser._action_groups for action in group._group_actions)
+    actions = sorted(listed, key=lambda action: "-h" in action.option_strings)
     order = {option: place for place, action in enumerate(actions) for option in action.option_strings}
     if not all(item.text in order for item in completions):
         return completions
@@ -243,15 +202,23 @@ class Knobs:
         object.__setattr__(self, "_prompt", prompt)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._prompt.session.settings, name)
+        value = getattr(self._prompt.session.settings, name)
+        return str(value) if isinstance(value, Path) else value
 
     def __setattr__(self, name: str, value: object) -> None:
         session = self._prompt.session
+        if name == "data":
+            try:
+                self._prompt.go_to_data(str(value))
+            except UsageError as error:  # cmd2 shows no hint of its own accord
+                raise ValueError(f"{error.message}; {error.hint}") from None
+            return
         session.settings = replace(session.settings, **{name: value})
         choose_language(session.settings.language)
 
 
 KNOBS = {
+    "data": "the data folder",
     "threshold": "cosine similarity below which a tensor counts as wrong",
     "limit": "how many ops are listed",
     "atol": "absolute tolerance of cp",
@@ -332,8 +299,7 @@ class Prompt(cmd2.Cmd):
         self.failed = DONE
         self.paging = True
         self._ended_at = -inf
-        self._tensors: tuple[tuple[Sequence[str], ...], Sequence[str]] = ((), ())
-        self._names: dict[Completion, tuple[Sequence[str], Names]] = {}
+        self._offers = Offers()
         for name in _LEFT_OUT:
             setattr(self, f"do_{name}", None)
         super().__init__(
@@ -348,7 +314,8 @@ class Prompt(cmd2.Cmd):
             terminators=[],
         )
         self._ask_no_cursor_position()
-        self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
+        self.hidden_commands += [*_HIDDEN, "--data"]
+        self.hidden_commands += [name for word in WORDS for name in ((word.name,) if word.hidden else word.aliases)]
         for family, all_words in FAMILIES.items():
             words = [word for word in all_words if word.name not in _OF_THE_PROMPT]
             if words:
@@ -472,7 +439,8 @@ class Prompt(cmd2.Cmd):
         """Run an unknown first word by the shell, after a line that says so."""
         self.history.append(statement)
         name = statement.command
-        if name == NAME and statement.args and not statement.args.startswith("-"):  # copied from a shell
+        args = statement.args
+        if name == NAME and args and (not args.startswith("-") or args.startswith("--data ")):  # copied from a shell
             self.onecmd(statement.command_and_args.partition(" ")[2])
             return
         if name in _WITHOUT_EFFECT:
@@ -521,14 +489,10 @@ class Prompt(cmd2.Cmd):
         args = self._parse(_own_parser("data"), statement)
         if args is None:
             return
-        session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
-        try:
-            session.data.check_data()
-        except DataNotFoundError as error:
-            raise UsageError("cli.no_data_folder", reason=error.full_message, near=error.fields["near"]) from None
         if not args.command:
-            self._go_on_with(session)
+            self.go_to_data(args.folder)
             return
+        session = self._session_on(args.folder)
         word = find_word(args.command[0])
         if word is None or word.name in _OF_THE_PROMPT:
             raise UsageError("cli.no_command_there", command="data", name=args.command[0])
@@ -538,6 +502,18 @@ class Prompt(cmd2.Cmd):
         finally:
             self.session = before
             self.prompt = self._prompt_text()
+
+    def go_to_data(self, folder: str) -> None:
+        """Go on with another data folder."""
+        self._go_on_with(self._session_on(folder))
+
+    def _session_on(self, folder: str) -> Session:
+        session = Session(replace(self.session.settings, data=Path(folder), more_data=()))
+        try:
+            session.data.check_data()
+        except DataNotFoundError as error:
+            raise UsageError("cli.no_data_folder", reason=error.full_message, near=error.fields["near"]) from None
+        return session
 
     help_data, help_refresh, help_exit = map(_own_help, ("data", "refresh", "exit"))
 
@@ -579,11 +555,14 @@ class Prompt(cmd2.Cmd):
         if not isinstance(statement, cmd2.Statement):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
-            families = {**FAMILIES, "Prompt": PROMPT_WORDS}.items()
+            families = {**LISTED, "Prompt": PROMPT_WORDS}.items()
             listed = {help_text(name): [(x.name, help_text(x.help)) for x in words] for name, words in families}
             self.output().show(command_list(listed))
             return
         topic = statement.arg_list[0]
+        if topic == "--data":  # no option of `help`
+            self.help_data()
+            return
         if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
             raise UsageError("cli.no_help", name=topic, near=self._closest(topic))
         super().do_help(statement)
@@ -612,7 +591,7 @@ class Prompt(cmd2.Cmd):
     def _go_on_with(self, session: Session) -> None:
         self.session = session
         self.prompt = self._prompt_text()
-        self._names.clear()
+        self._offers = Offers()
         self.output().out.print(banner(session.overview()))
 
     def _ask_no_cursor_position(self) -> None:
@@ -640,35 +619,10 @@ class Prompt(cmd2.Cmd):
 
     def offers(self, kind: Completion, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Return the names of one kind that hold `text`, those that start with it first; where none does, files."""
-        sources: dict[Completion, Callable[[], Sequence[str]]] = {
-            "op": self.session.names.op_names,
-            "op_type": self.session.names.op_types,
-            "pass": self.session.names.pass_names,
-            "kernel": self.session.names.kernel_names,
-            "graph": self.session.names.graph_paths,
-            "result": self.session.names.result_paths,
-            "tensor": self._tensor_names,
-            "metric": lambda: _METRICS,
-            "layout": known_layouts,
-        }
-        offers: list[str] = []
-        if kind in sources:
-            names = sources[kind]()
-            cached = self._names.get(kind)
-            if cached is None or cached[0] is not names:
-                cached = self._names[kind] = names, Names(names)
-            before, comma, last = text.rpartition(",") if kind == "metric" else ("", "", text)
-            offers = [before + comma + name for name in cached[1].offers(last)]
-        if offers or kind not in _IN_FILES:
+        offers = self._offers.of(self.session, kind, text)
+        if offers or kind not in IN_FILES:
             return cmd2.Completions.from_values(offers, is_sorted=True)
         return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists if kind == "folder" else None)
-
-    def _tensor_names(self) -> Sequence[str]:
-        session = self.session
-        parts = (session.names.op_names(), session.names.dump_file_names(), session.names.golden_file_names())
-        if len(parts) != len(self._tensors[0]) or any(a is not b for a, b in zip(parts, self._tensors[0], strict=True)):
-            self._tensors = parts, tuple(chain(*parts))
-        return self._tensors[1]
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
@@ -686,7 +640,8 @@ class Prompt(cmd2.Cmd):
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
             choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
-            self.add_settable(Settable(name, str, help_text(help_), knobs, choices=choices))
+            completer = Prompt.complete_data if name == "data" else None
+            self.add_settable(Settable(name, str, help_text(help_), knobs, choices=choices, completer=completer))
         self.add_settable(
             Settable(
                 "paging",
@@ -709,6 +664,12 @@ class Prompt(cmd2.Cmd):
         assert isinstance(bindings, KeyBindings)
         for key in (Keys.ControlC, Keys.SIGINT):
             bindings.add(key, filter=Condition(lambda: not get_app().current_buffer.text))(leave)
+
+
+# `--data DIR` is a command of the prompt as it is of the command line; no method can be written with these names.
+for _what in ("do", "help", "complete"):
+    setattr(Prompt, f"{_what}_--data", getattr(Prompt, f"{_what}_data"))
+setattr(Prompt, "help_!", Prompt.help_run)
 
 
 def collect_garbage() -> None:

@@ -32,7 +32,8 @@ class Word(NamedTuple):
 
     `plain` words need no analysis and so run in training environments: their command is a PlainCommand. A word that
     `makes_data` does not need a data folder that is there; one of `many_folders` takes several. `file` is the module of
-    a command that shares it with another.
+    a command that shares it with another. A `hidden` word is an old one that works as ever, but is neither listed nor
+    completed, because another word does the same.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Word(NamedTuple):
     makes_data: bool = False
     many_folders: bool = False
     file: str = ""
+    hidden: bool = False
 
     def load(self) -> Any:
         """Import the module of the command and return the command."""
@@ -101,8 +103,12 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             many_folders=True,
         ),
         Word("repro", "OP [DIR]", "build a reproduction package of one op, with a script that shows its error"),
-        Word("graphs", "[--find WORD] [--use FILE]", "list the graph files, which one is in use and why"),
-        Word("graph", "diff [LEFT RIGHT]", "show the differences between the graphs of two runs, grouped"),
+        Word(
+            "graphs",
+            "[diff [LEFT RIGHT]] [--find WORD] [--use FILE]",
+            "list the graph files, which one is in use and why; graphs diff compares two",
+            ("graph",),
+        ),
     ),
     "Tensors": (
         Word("pt", "FILE|NAME [-c]", "show one tensor: statistics, histogram, first values"),
@@ -115,13 +121,19 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
     ),
     "Collect": (
         _training("tf_dump", "[CMD]", "extract benchmark tensors from a tfdbg dump on CPU or GPU", makes_data=True),
-        _training("npu_dump", "CMD", "run a training command with data dump on", makes_data=True),
+        _training(
+            "npu_dump",
+            "[--overflow] CMD",
+            "run a training command with data dump, or overflow detection, on",
+            makes_data=True,
+        ),
         _training(
             "npu_overflow",
             "CMD",
             "run a training command with overflow detection on",
             makes_data=True,
             file="cmd_npu_dump",
+            hidden=True,
         ),
         _training("train", "[-d DEVICE] [-a ACTION]", "replay a saved training step on CPU and NPU"),
     ),
@@ -133,14 +145,22 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
         Word(
             "data",
             "DIR [COMMAND ...]",
-            "start the prompt, or run COMMAND, on another data folder",
+            "start the prompt, or run COMMAND, on another data folder: the same as --data DIR [COMMAND ...]",
             min_python=_TRAINING,
+            hidden=True,
         ),
         Word(
             "infer", "DIR|FILE.om [COMMAND ...]", "start the prompt, or run COMMAND, on msquickcmp output; show an .om"
         ),
         Word("demo", "[DIR]", "generate demo data with one faulty op and find it", makes_data=True),
-        Word("run", "CMD", "run a command of the operating system; at the prompt also !CMD", makes_data=True),
+        Word(
+            "run",
+            "CMD",
+            "run a command of the operating system: at the prompt the same as !CMD",
+            makes_data=True,
+            hidden=True,
+        ),
+        Word("completion", "bash|zsh|fish", "print the script with which a shell completes with Tab", makes_data=True),
         Word(
             "mcp",
             "[--allow-write] [--read DIR]",
@@ -152,10 +172,14 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
     ),
 }
 WORDS = tuple(word for words in FAMILIES.values() for word in words)
+#: The commands that help and completion show, below the same headings.
+LISTED = {family: tuple(word for word in words if not word.hidden) for family, words in FAMILIES.items()}
 #: What only a prompt has; `help` the command line too.
 PROMPT_WORDS = (
     Word("help", "[COMMAND]", "list the commands, or show one of them"),
-    Word("set", "[NAME VALUE]", "show or change settings: threshold, limit, width, theme, paging and so on"),
+    Word("set", "[NAME VALUE]", "show or change settings: data folder, threshold, limit, width, theme and so on"),
+    Word("--data", "DIR [COMMAND ...]", "run COMMAND on another data folder; without COMMAND the same as set data"),
+    Word("!", "CMD", "run a command of the operating system"),
     Word("history", "[-a]", "list earlier input; with -a also of earlier sessions, which Ctrl+R searches"),
     Word("run_script", "FILE", "run the commands of a file, one per line"),
     Word("refresh", "", "read dumps, graphs and results again"),

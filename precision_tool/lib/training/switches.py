@@ -25,7 +25,7 @@ from precision_tool.lib.training.passport import NPU, SWITCHES, begin
 
 ACTIONS = ("dump", "overflow", "fusion_off", "fusion_switch", "prof", "mixlist")
 
-#: Set to `True` by `npu_dump` and `npu_overflow` for the command they run.
+#: Set to `True` by `npu_dump` and `npu_dump --overflow` for the command they run.
 DUMP_FLAG = "PRECISION_TOOL_DUMP"
 OVERFLOW_FLAG = "PRECISION_TOOL_OVERFLOW"
 

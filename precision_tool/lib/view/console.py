@@ -259,7 +259,7 @@ def _collect(overview: DataOverview) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for place, content in _COLLECT:
         table.add_row(Text(f"  {place}", style="bold"), shown(content))
-    other = Message("screen.view.banner.other", data="data DIR", demo="demo", help="help")
+    other = Message("screen.view.banner.other", data="set data DIR", demo="demo", help="help")
     commands = shown(other, fields=dict.fromkeys(("data", "demo", "help"), "bold cyan"))
     return Group(head, shown(Message("screen.view.banner.collect")), table, commands)
 

@@ -467,7 +467,7 @@ def bisect_json(result: Bisection, tries: Sequence[Try], passes: Sequence[str]) 
     )
 
 
-# --- graph diff -------------------------------------------------------------------------------------------------------
+# --- graphs diff ------------------------------------------------------------------------------------------------------
 
 
 #: What may differ of an op that both graphs have; all else that heads a group is a type of op.
