@@ -179,10 +179,7 @@ def _diagnose(
 
     checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
     diagnoses = _diagnoses(session, args, output, analyses, is_alone=is_alone)
-    ops = {
-        op.name: op for diagnosis in diagnoses if diagnosis.stored is not None for op in diagnosis.stored.runs[0].ops
-    }
-    checks = [with_verdicts(check, ops) for check in checks]
+    checks = with_verdicts(checks, (diagnosis.stored for diagnosis in diagnoses))
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             diagnoses = [
