@@ -68,15 +68,40 @@ function tensorColumns(result) {
 
 const upTo = (count) => Array.from({ length: count }, (_, at) => at);
 
+/** How bad a cosine is: none is no reason to look, NaN the best one. */
+const badness = (value) => (value === null ? -Infinity : Number.isNaN(value) ? Infinity : 1 - value);
+
+/** How soon an op is looked at: the culprit, whom else the verdict blames, what computes incorrectly or is below the threshold. */
+function levels({ ops, culprit, suspects }) {
+  const wrong = new Set(['wrong', 'beyond']);
+  return (op) => (op === culprit ? 0 : suspects.has(op) ? 1 : wrong.has(ops.state[op]) ? 2 : ops.agree[op] === false ? 3 : 4);
+}
+
+/** The ops, worst first; those that nothing speaks against in order of execution. */
+function worstOps(result) {
+  const { ops } = result;
+  const level = levels(result);
+  const bad = ops.cosine.map((value, op) => (level(op) === 2 ? ops.own[op] ?? 0 : level(op) === 3 ? badness(value) : 0));
+  return upTo(result.count).sort((a, b) => level(a) - level(b) || (bad[a] < bad[b] ? 1 : bad[a] > bad[b] ? -1 : a - b));
+}
+
+/** The tensors, worst first: those below the threshold by their cosine, the culprit's before all others. */
+function worstTensors(result) {
+  const { tensors, culprit } = result;
+  const level = (row) => (tensors.agree[row] === false ? 0 : 1) - (tensors.op[row] === culprit ? 2 : 0);
+  const bad = tensors.cosine.map((value, row) => (tensors.agree[row] === false ? badness(value) : 0));
+  return upTo(result.tensorCount).sort((a, b) => level(a) - level(b) || (bad[a] < bad[b] ? 1 : bad[a] > bad[b] ? -1 : a - b));
+}
+
 export function opTable(holder, result, { show, selected }) {
   return new GridTable(holder, {
-    columns: opColumns(result), rows: upTo(result.count), name: 'ops', chosen: show, selected: (op) => op === selected(),
+    columns: opColumns(result), rows: worstOps(result), isWorstFirst: true, name: 'ops', chosen: show, selected: (op) => op === selected(),
   });
 }
 
 export function tensorTable(holder, result, { show, selected }) {
   return new GridTable(holder, {
-    columns: tensorColumns(result), rows: upTo(result.tensorCount), name: 'tensors',
+    columns: tensorColumns(result), rows: worstTensors(result), isWorstFirst: true, name: 'tensors',
     chosen: (row) => show(result.tensors.op[row]), selected: (row) => result.tensors.op[row] === selected(),
   });
 }
