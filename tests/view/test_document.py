@@ -14,6 +14,7 @@ import pytest
 from builders import Array, graph_op, one_op_tree, text_graph, write_golden
 from command_line import check_golden_text, only_result, tool
 from report_files import compared, data_of, names_of, result_of, shown_without
+from tiny_network import layers
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, Proof, Step, Suspect, Verdict, tally
@@ -39,6 +40,15 @@ def small_report(folder: Path, *options: str, name: str = "block/add") -> Path:
         folder / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, input_goldens=INPUTS, op_name=name
     )
     return compared(folder, *options)
+
+
+def test_nothing_but_zeros_has_no_headroom(tmp_path: Path) -> None:
+    layers().with_part("two/Tanh", wrong=np.zeros_like).write(tmp_path / "precision_data")
+    result = result_of(compared(tmp_path))
+    rooms = dict(zip(names_of(result), result["ops"]["headroom"], strict=True))
+    assert rooms["two/Tanh"] is None
+    assert rooms["two/MatMul"] > 0
+    assert "inf" not in (*rooms.values(), *result["tensors"]["headroom"])
 
 
 def without_texts(value: Any) -> Any:

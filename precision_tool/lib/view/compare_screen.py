@@ -27,7 +27,7 @@ from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, 
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row, joined
 from precision_tool.lib.view.findings import check_json, check_title, finding_json, pair_json, render_finding
-from precision_tool.lib.view.tables import Box, NameTable, Prose
+from precision_tool.lib.view.tables import Box, NameTable
 from precision_tool.lib.view.text import (
     LabelledLines,
     Line,
@@ -261,7 +261,7 @@ def op_panel(
 
     An own error, of an output that was recomputed, is how far it is off what the op's own inputs say. A call that is
     recorded has the same name on both sides; its module and its line, where `recorded` tells, stand there instead.
-    Who is to blame is red: `is_blamed` where there is a verdict, else an op whose output disagrees though no input does.
+    Who is to blame is red: `is_blamed` where there is a verdict, else an op whose output disagrees and no input does.
     """
     is_same = is_recorded and op.npu_ops == op.golden_ops == (op.op_name,)
     rows: list[Line] = [
@@ -374,8 +374,8 @@ def below_list(analysis: Analysis, limit: int, verdict: Verdict | None = None) -
     first = next((op for op in analysis.ops if suspects and op.op_name == suspects[0].culprit), None)
     listed = below
     if first is not None:
-        rest = [op for op in below if op is not first]
-        listed = [first, *(op for op in rest if op.index > first.index), *(op for op in rest if op.index <= first.index)]
+        after = [op for op in below if op.index > first.index]
+        listed = [first, *after, *(op for op in below if op is not first and op.index <= first.index)]
     graph = analysis.leaf.graph if analysis.leaf is not None else None
     is_recorded = _is_recorded(analysis)
     recorded = {op.name: op for op in graph.file.ops} if graph is not None and graph.file.framework else {}
@@ -412,11 +412,11 @@ def _suspects_of(analysis: Analysis, verdict: Verdict | None) -> Sequence[Suspec
 def _op_line(op: OpAgreement, threshold: float) -> RenderableType:
     """An op whose outputs agree, in a line: which it is, and the cosines of its wrong inputs and of its outputs."""
     kind = f" ({safe(op.op_type)})" if op.op_type else ""
-    text = Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"), kind)
+    text = Text.assemble((safe(op.op_name), "bold"), kind)
     wrong = [row for row in op.inputs if agrees(row, threshold) is False]
     for name, rows in (("input", wrong), ("output", op.outputs)):
         text.append(f"  {_card(name)} ").append_text(_slot_cosines(rows, threshold))
-    return Prose(text)
+    return LabelledLines([(f"[{op.index}]", text)])
 
 
 def detail_panel(detail: Detail) -> RenderableType:
