@@ -54,7 +54,7 @@ from precision_tool.lib.view.verdict_messages import (
     plan_steps,
     what_is_wrong,
 )
-from precision_tool.lib.view.verdict_screen import verdict_json
+from precision_tool.lib.view.verdict_screen import is_of_device, verdict_json
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
 SCHEMA = 3
@@ -283,10 +283,10 @@ class _Result:
     def _judged(self, ops: Sequence[OpVerdict | None]) -> dict[str, list[Any]]:
         """Return the figures of recomputing each op."""
         texts = self.texts
-        beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
+        beyond = [None if op is None else _beyond(op) for op in ops]
         return {
             "state": [op and texts[op.state] for op in ops],
-            "reason": [op and texts.at(op.reason) for op in ops],
+            "reason": [op and texts.at(_reason(op)) for op in ops],
             "how": [op and texts[", ".join(op.how)] for op in ops],
             "own": numbers([None if op is None else op.own_error for op in ops], 4),
             "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
@@ -451,6 +451,16 @@ class _Result:
             if (is_close or is_small) and not self.network.is_recorded:  # of calls the columns have everything
                 attributes[str(position)] = _attributes(op, everything=is_close)
         return attributes
+
+
+def _beyond(op: OpVerdict) -> float | None:
+    """Return the largest error of an op over its limit; None where the precision of the device is the limit."""
+    return op.worst / op.slack if op.worst is not None and op.slack and not is_of_device(op) else None
+
+
+def _reason(op: OpVerdict) -> Message | str:
+    """Return why an op was not decided; of one that is right by the precision of the device alone that it is."""
+    return Message("page.op.of_device") if is_of_device(op) else op.reason
 
 
 def _path(path: str) -> str:
