@@ -106,7 +106,7 @@ def allowed_error(judged: OpVerdict) -> Message | None:
 
 def is_of_device(judged: OpVerdict) -> bool:
     """Return whether an op is right by the precision of the device, although rounding does not explain its error."""
-    return judged.state == "right" and judged.worst is not None and bool(judged.slack) and judged.worst > judged.slack
+    return judged.state == "right" and bool(judged.slack) and (judged.worst or 0.0) > (judged.slack or 0.0)
 
 
 # --- The verdict as a block of text: who, why, how sure, what it affects, what to do next ---

@@ -77,20 +77,22 @@ function levels({ ops, culprit, suspects }) {
   return (op) => (op === culprit ? 0 : suspects.has(op) ? 1 : wrong.has(ops.state[op]) ? 2 : ops.agree[op] === false ? 3 : 4);
 }
 
-/** The ops, worst first; those that nothing speaks against in order of execution. */
+/** Numbers of rows by their level, then the worst, then as they come. */
+const worstFirst = (count, level, bad) => upTo(count)
+  .sort((a, b) => level(a) - level(b) || (bad[a] < bad[b] ? 1 : bad[a] > bad[b] ? -1 : a - b));
+
+/** The ops, worst first: by their own error where they compute incorrectly, else by their cosine. */
 function worstOps(result) {
   const { ops } = result;
   const level = levels(result);
-  const bad = ops.cosine.map((value, op) => (level(op) === 2 ? ops.own[op] ?? 0 : level(op) === 3 ? badness(value) : 0));
-  return upTo(result.count).sort((a, b) => level(a) - level(b) || (bad[a] < bad[b] ? 1 : bad[a] > bad[b] ? -1 : a - b));
+  return worstFirst(result.count, level, ops.cosine.map((value, op) => (level(op) === 2 ? ops.own[op] ?? 0 : badness(value))));
 }
 
-/** The tensors, worst first: those below the threshold by their cosine, the culprit's before all others. */
+/** The tensors, worst first: the culprit's, then those below the threshold, by their cosine. */
 function worstTensors(result) {
   const { tensors, culprit } = result;
   const level = (row) => (tensors.agree[row] === false ? 0 : 1) - (tensors.op[row] === culprit ? 2 : 0);
-  const bad = tensors.cosine.map((value, row) => (tensors.agree[row] === false ? badness(value) : 0));
-  return upTo(result.tensorCount).sort((a, b) => level(a) - level(b) || (bad[a] < bad[b] ? 1 : bad[a] > bad[b] ? -1 : a - b));
+  return worstFirst(result.tensorCount, level, tensors.cosine.map(badness));
 }
 
 export function opTable(holder, result, { show, selected }) {
