@@ -238,11 +238,8 @@ def test_own_errors_stand_over_what_rounding_explains(browse: Browse, demo_repor
     ops = result["ops"]
     culprit = names_of(result).index(result["verdict"]["culprit"])
     known = [at for at, own in enumerate(ops["own"]) if own is not None]
-    box = page.page.locator('[data-key="chart.own"] .u-over').bounding_box()
     share = (culprit - known[0]) / (known[-1] - known[0])
-    page.page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
-    series = page.page.locator('[data-key="chart.own"] .u-series').filter(has_text="★")
-    shown = series.locator(".u-value").inner_text()
+    shown = legend_at(page.page.locator("[data-key='chart.own']"), share)[f"★ {ENGLISH['page.verdict.culprit']}"]
     assert float(shown.replace(",", "")) == pytest.approx(ops["own"][culprit] / ops["rounding"][culprit], rel=1e-3)
 
 
@@ -308,7 +305,9 @@ def test_a_table_is_downloaded_and_copied(browse: Browse, demo_report: Path) -> 
     slots = [result["texts"][at] for at in result["tensors"]["slot"]]
     assert len(rows) == slots.count("output:0")
     assert {row["slot"] for row in rows} == {"output:0"}
-    wanted = [value for value, slot in zip(result["tensors"]["cosine"], slots, strict=True) if slot == "output:0"]
+    shown = page.ask("report.parts.tensors.shown")
+    assert sorted(shown) == [row for row, slot in enumerate(slots) if slot == "output:0"]
+    wanted = [result["tensors"]["cosine"][row] for row in shown]
     assert [float(row["cosine"]) if row["cosine"] else None for row in rows] == wanted
     page.page.click("#tab-tensors .grid-tools button:nth-of-type(1)")
     assert (
@@ -322,7 +321,7 @@ def test_a_row_leads_to_its_op(browse: Browse, demo_report: Path) -> None:
     for _ in range(5):
         page.page.keyboard.press("ArrowDown")
     page.page.keyboard.press("Enter")
-    assert page.text("#panel h3") == names_of(result_of(demo_report))[4]
+    assert page.text("#panel h3") == names_of(result_of(demo_report))[page.ask("report.parts.ops.shown[4]")]
     page.page.click("#panel .op-tools button")
     assert page.ask("report.state.tab") == "map"
     page.page.keyboard.press("Escape")
@@ -417,11 +416,9 @@ def legend_at(chart: Any, x: float) -> dict[str, str]:
     return dict(zip(names, values, strict=True))
 
 
-def test_the_way_to_an_overflow_is_a_chart(browse: Browse, tmp_path: Path) -> None:
-    generate_demo(tmp_path / "precision_data", fault="overflow")
-    path = compared(tmp_path)
-    page = browse(path)
-    result = result_of(path)
+def test_the_way_to_an_overflow_is_a_chart(browse: Browse, overflow_report: Path) -> None:
+    page = browse(overflow_report)
+    result = result_of(overflow_report)
     culprit = result["verdict"]["culprit"]
     at = names_of(result).index(culprit)
     assert result["overflowed"][str(at)]["largest"] > 65504
