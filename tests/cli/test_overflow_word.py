@@ -226,6 +226,9 @@ def test_the_culprit_has_the_first_card(demo: tuple[Path, DemoTruth], tmp_path: 
     assert culprit == 45
     assert before
     assert rest == [*sorted(after), *sorted(before)]
+    # A variable, of which no tensor was compared, has no card.
+    text = plain_text(below_list(analysis, 0, accusing(("conv1/kernel", 2))))
+    assert "conv1/kernel (" not in text
 
 
 def test_a_report_of_a_kept_result_has_the_statuses_of_the_device(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:

@@ -371,7 +371,9 @@ def below_list(analysis: Analysis, limit: int, verdict: Verdict | None = None) -
         return Group(*(plain(render(finding.message), "yellow") for finding in analysis.findings))
     suspects = _suspects_of(analysis, verdict)
     blamed = {name for suspect in suspects for name in (suspect.culprit, *suspect.also)}
-    first = next((op for op in analysis.ops if suspects and op.op_name == suspects[0].culprit), None)
+    # A variable that nothing was compared of has no card.
+    known = (op for op in analysis.ops if op.inputs or op.outputs)
+    first = next((op for op in known if suspects and op.op_name == suspects[0].culprit), None)
     listed = below
     if first is not None:
         after = [op for op in below if op.index > first.index]
