@@ -28,6 +28,7 @@ FLAGS = [
 
 CONFIG = "precision_tool/lib/config/config.py"
 KERNEL = "precision_tool.lib.io.native.kernel"
+SBOM = "precision_tool.cdx.json"  # in a source distribution that scripts/release made
 
 
 class BuildWithExample(build_py):
@@ -62,6 +63,12 @@ if bdist_wheel is not None:
                 self.distribution.ext_modules = []
                 self.root_is_pure = True
             super().run()
+
+        def write_wheelfile(self, wheelfile_base, *more, **options):
+            super().write_wheelfile(wheelfile_base, *more, **options)
+            if os.path.exists(SBOM):
+                self.mkpath(os.path.join(wheelfile_base, "sboms"))
+                self.copy_file(SBOM, os.path.join(wheelfile_base, "sboms"))
 
         def get_tag(self):
             return ("py3", "none", "any" if self.root_is_pure else super().get_tag()[2])

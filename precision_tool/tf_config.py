@@ -197,6 +197,55 @@ def estimator_dump() -> Any:
     return dumping.estimator_dump()
 
 
+def function_dump(function: Any, step: Optional[int] = None) -> Any:
+    """TensorFlow 2 on a CPU or GPU: dump one call of a function, ``step = npu_tf_config.function_dump(step)``.
+
+    Parameters
+    ----------
+    function : callable
+        A `tf.function`, a Python function that runs eagerly, or a model. Also as a decorator, above `@tf.function`.
+    step : int, optional
+        The call to dump, 0 for the first; by default the first of the setting TF_DUMP_STEP, else 0.
+
+    Returns
+    -------
+    callable
+        The same function. The chosen call is traced as a graph, as npu_device does it, and its tensors take the place
+        of those in `precision_data/tf/dump`: no `tf_dump` is needed. Where npu_device is loaded nothing is dumped.
+
+    Raises
+    ------
+    ValueError
+        `function` cannot be called, or `step` is no number; from the chosen call, if it cannot be traced.
+    """
+    from precision_tool.lib.training import function_dump as dumping
+
+    return dumping.function_dump(function, step)
+
+
+def keras_dump(step: Optional[int] = None) -> Any:
+    """The same for Keras: ``model.fit(..., callbacks=[npu_tf_config.keras_dump()])``.
+
+    Parameters
+    ----------
+    step : int, optional
+        The training batch to dump, counted over all epochs from 0; by default as of `function_dump`.
+
+    Returns
+    -------
+    tf.keras.callbacks.Callback
+        For `fit` of a compiled model, with `run_eagerly` or without.
+
+    Raises
+    ------
+    ValueError
+        As `function_dump`; from `fit`, if the model runs several steps in one execution.
+    """
+    from precision_tool.lib.training import function_dump as dumping
+
+    return dumping.keras_dump(step)
+
+
 def passport(subject: Any, batch: Any = None) -> str:
     """What the run is, with hashes of the variables and of the batch as they are now: ``passport(sess, feed_dict)``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import csv
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -23,9 +24,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
+
+from precision_tool.lib.cli.words import find_word
+from precision_tool.lib.view.json_schema import COMMANDS, json_schema
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 #: A hang is a failure, slowness is not: no test measures time with this.
 HANG = 60.0
@@ -102,7 +109,44 @@ def tool(
         assert "Traceback" not in text, run
         assert "error: internal error" not in text, run
     assert code is None or run.code == code, run
+    if "--json" in words:
+        _check_documents(words, run.out, (env or {}).get("PYTHONPATH", ""))
     return run
+
+
+def documents_of(out: str) -> list[Any]:
+    """The JSON documents that a command printed, one after the other."""
+    decoder, documents, rest = json.JSONDecoder(parse_constant=_no_constant), [], out.strip()
+    while rest:
+        document, end = decoder.raw_decode(rest)
+        documents.append(document)
+        rest = rest[end:].lstrip()
+    return documents
+
+
+def _check_documents(words: Sequence[str], out: str, python_path: str) -> None:
+    """Whatever a test lets a command print with --json is what `schema` says of the command."""
+    if importlib.util.find_spec("jsonschema_rs") is None:  # where the lowest versions of the dependencies are tested
+        return
+    command = next((word.name for word in map(find_word, words) if word is not None and word.name in COMMANDS), "")
+    for document in documents_of(out):
+        error = schema_error(command, document, python_path)
+        assert error is None, (words, error)
+
+
+def schema_error(command: str, document: object, python_path: str = "") -> str | None:
+    """Why a document is none of this command, None if it is one. The package at another path has its own schema."""
+    return next((str(error) for error in validator(command, python_path).iter_errors(document)), None)
+
+
+@cache
+def validator(command: str, python_path: str = "") -> jsonschema_rs.Draft202012Validator:
+    from jsonschema_rs import Draft202012Validator
+
+    if not python_path:
+        return Draft202012Validator(json_schema(command))
+    with tempfile.TemporaryDirectory() as folder:
+        return Draft202012Validator(tool("schema", command, cwd=Path(folder), env={"PYTHONPATH": python_path}).json)
 
 
 def _started(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -213,3 +214,23 @@ def implementations(text: str) -> dict[tuple[str, bool], str]:
         ):  # fmt: skip
             found.setdefault((name.strip(), is_type), mode.strip())
     return found
+
+
+def trace_as_npu_device(function_class: Any) -> None:
+    """What `npu_device.open().as_default()` does to `Function.__call__` (`npu_device.py`): the outermost function is
+    traced, one that it calls is plain Python, and a call again where that fails."""
+    call, running = function_class.__call__, threading.local()
+
+    def never_nested(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(running, "entrance", None) is not None:
+            try:
+                return self._python_function(*args, **kwargs)
+            except BaseException:  # npu_device's own `except:`
+                return call(self, *args, **kwargs)
+        running.entrance = self._python_function.__name__
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            running.entrance = None
+
+    function_class.__call__ = never_nested

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,9 +25,14 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.demo.msprobe_demo import generate_msprobe
+from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf, diagnose_leaf
 from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.language import language, use_language
+from precision_tool.lib.view import notebook
+from precision_tool.lib.view.compare_screen import leaf_title
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +175,6 @@ def test_a_notebook_shows_the_findings_and_then_the_verdict(tmp_path: Path) -> N
     tree = small_tree(tmp_path / "precision_data", faulty_chain())
     (result,) = precision_tool.open_data(tree.root).compare()
     before = result._repr_html_()
-    assert before.startswith("<pre")
     assert "middle/Mul" in before
     assert result.verdict is not None
     assert len(result._repr_html_()) > len(before)
@@ -232,3 +239,198 @@ def test_a_tensor_computes_as_an_array(tmp_path: Path) -> None:
         _ = tensor.nothing_like_it
     with pytest.raises(TypeError, match="cannot be written to"):
         np.add(array, array, out=tensor)  # type: ignore[call-overload]
+
+
+def test_a_diagnosis_names_the_culprit_and_shows_it(demo: DemoTruth, capfd: pytest.CaptureFixture[str]) -> None:
+    root = demo.fusion_path.parents[1]
+    data = precision_tool.open_data(root)
+    diagnosis = data.diagnose(resources=THIS_THREAD)
+    assert (diagnosis.culprit, diagnosis.culprits) == (demo.culprit, (demo.culprit,))
+    assert (diagnosis.cause, diagnosis.causes) == ("fusion", ("fusion",))
+    assert 0.9 < diagnosis.confidence <= 1
+    assert diagnosis.evidence
+    assert [op.name for op in diagnosis.ops if op.is_wrong] == [demo.culprit]
+    assert any(step.line.endswith(f"--data {root} ni {demo.culprit}") for step in diagnosis.next)
+    html = diagnosis._repr_html_()
+    assert html.index(str(demo.culprit)) < html.index(diagnosis.evidence[0]) < html.index(diagnosis.next[0].line)
+    assert str(demo.culprit) in str(diagnosis)
+    (result,) = diagnosis.results
+    (read,) = data.results()
+    assert read.path == result.path, "as `ac -c` it is written"
+    assert read._known_verdict() is not None
+    op = data.op(str(demo.culprit))
+    assert (op.name, op.type, op.pass_names) == (demo.culprit, demo.culprit_type, demo.culprit_passes)
+    assert [tensor.slot for tensor in op.tensors] == ["input:0", "input:1", "input:2", "output:0"]
+    assert op.verdict is not None
+    assert op.verdict.is_wrong
+    shown = op._repr_html_()
+    assert capfd.readouterr() == ("", "")
+    printed = io.StringIO()
+    precision_tool.run("ac", data=root, file=printed)
+    assert str(demo.culprit) in printed.getvalue().partition("Verdict")[2]
+    precision_tool.run("ni", op.name, data=root, file=(screen := io.StringIO()))
+    text = re.sub("<[^>]*>", " ", shown)
+    assert {word for word in screen.getvalue().split() if word.isalpha()} <= set(re.findall(r"\w+", text))
+
+
+def test_a_diagnosis_of_a_correct_run_names_nobody(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "precision_data", fault="none")
+    diagnosis = precision_tool.open_data(tmp_path).diagnose(resources=THIS_THREAD)
+    assert (diagnosis.culprits, diagnosis.causes, diagnosis.culprit, diagnosis.cause) == ((), (), None, "none")
+    assert diagnosis.confidence > 0.5
+    assert diagnosis.evidence == ()
+
+
+def test_of_several_ranks_and_steps_the_culprit_comes_first(tmp_path: Path) -> None:
+    generate_ranks(tmp_path, ranks=1, steps=2, fault_step=1)
+    diagnosis = precision_tool.open_data(tmp_path).diagnose(resources=THIS_THREAD)
+    assert len(diagnosis.results) == 2
+    assert [verdict.culprit is None for verdict in diagnosis.verdicts] == [True, False]
+    assert diagnosis.culprit == diagnosis.verdicts[1].culprit
+    first, second = (leaf_title(result.analysis) for result in diagnosis.results)
+    shown = str(diagnosis)
+    assert shown.index(second) < shown.index(str(diagnosis.culprit)) < shown.index(first)
+
+
+def test_a_dump_without_a_benchmark_is_diagnosed_alone(demo: DemoTruth, tmp_path: Path) -> None:
+    shutil.copytree(demo.fusion_path.parents[1] / "npu", tmp_path / "npu")
+    diagnosis = precision_tool.open_data(tmp_path).diagnose(resources=THIS_THREAD)
+    assert diagnosis.culprit == demo.culprit
+    assert diagnosis.results == []
+    assert str(demo.culprit) in diagnosis._repr_html_()
+
+
+def test_two_dumps_of_msprobe_are_diagnosed_where_they_lie(tmp_path: Path) -> None:
+    truth = generate_msprobe(tmp_path / "made")
+    npu, golden = (str((tmp_path / "made" / side).rename(tmp_path / f"{side}_dump")) for side in ("npu", "gpu"))
+    data = precision_tool.open_data(npu, work=tmp_path / "work")
+    diagnosis = data.diagnose(golden=golden, resources=THIS_THREAD)
+    assert diagnosis.culprit == truth.culprit
+    again = next(step.line for step in diagnosis.next if " ac " in step.line)
+    assert f"-rt {golden}" in again
+    (tensor,) = (tensor for tensor in data.tensors(truth.culprit) if tensor.slot == "output:0")
+    assert np.asarray(tensor).shape == tensor.shape
+
+
+def test_tables_of_pandas(demo: DemoTruth) -> None:
+    pytest.importorskip("pandas")
+    diagnosis = precision_tool.open_data(demo.fusion_path.parents[1]).diagnose(resources=THIS_THREAD)
+    ops = diagnosis.to_pandas()
+    assert list(ops.name[ops.state == "wrong"]) == [demo.culprit]
+    rows = diagnosis.results.to_pandas()
+    assert len(rows) == len(diagnosis.results.rows)
+    assert "leaf" not in ops.columns
+    twice = type(diagnosis.results)([*diagnosis.results, *diagnosis.results]).to_pandas()
+    assert twice.columns[0] == "leaf"
+    assert len(twice) == 2 * len(rows)
+    both = replace(diagnosis, _diagnoses=(*diagnosis._diagnoses, *diagnosis._diagnoses)).to_pandas()
+    assert both.columns[0] == "leaf"
+    assert len(both) == 2 * len(ops)
+    assert set(both.leaf) == set(twice.leaf)
+
+
+def test_the_worst_outputs_come_first(demo: DemoTruth) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir)
+    cosines = [row.cosine for row in result.worst_rows(20) if not row.is_scalar and row.cosine is not None]
+    assert len(cosines) > 10
+    assert cosines == sorted(cosines)
+    assert not any(row.pair.is_input for row in result.worst_rows(0))
+
+
+def test_a_tensor_of_either_side(tmp_path: Path) -> None:
+    data = precision_tool.open_data(small_tree(tmp_path / "precision_data", faulty_chain()).root)
+    npu = data.tensor("middle/Mul", slot="output:0")
+    golden = data.tensor("middle/Mul", slot="output:0", side="benchmark")
+    assert npu.benchmark is not None
+    np.testing.assert_array_equal(golden, npu.benchmark)
+    assert [found.name for found in data.ops("Mul")] == ["middle/Mul"]
+    assert [tensor.slot for tensor in data.tensors("middle/Mul", side="benchmark")] == ["first/Add:0", "middle/Mul:0"]
+    calls: tuple[Callable[..., object], ...] = (data.tensor, data.tensors, data.op)
+    for call in calls:  # the culprit of a correct run
+        with pytest.raises(UsageError, match="name is empty"):
+            call(None)
+    with pytest.raises(UsageError, match="side: must be npu, benchmark"):
+        data.tensor("middle/Mul", slot="output:0", side="gpu")  # type: ignore[arg-type]
+
+
+def test_a_notebook_shows_the_data_folder_in_the_language_asked_for(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    english = precision_tool.open_data(tmp_path)._repr_html_()  # the folder that it lies in will do
+    assert str(tree.root) in english
+    with use_language(""):
+        data = precision_tool.open_data(tree.root, language="zh")
+        assert language() == "zh"
+        assert re.search("[\u4e00-\u9fff]", data._repr_html_())
+        assert re.search("[\u4e00-\u9fff]", data.diagnose()._repr_html_())
+
+
+def test_a_notebook_shows_an_error_without_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError) as caught:
+        precision_tool.open_data(tmp_path / "nosuch")
+    what, *hint = caught.value._render_traceback_()
+    assert what == f"DataNotFoundError: {caught.value}"
+    assert hint == [caught.value.hint] or not caught.value.hint
+
+
+def test_a_tensor_of_two_runs_is_that_of_the_first(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    shutil.copytree(tree.root / "npu" / "debug_0", tree.root / "npu" / "debug_1")
+    data = precision_tool.open_data(tree.root)
+    assert len(data.tensors("middle/Mul", slot="output:0")) == 2
+    assert "debug_0" in data.tensor("middle/Mul", slot="output:0").path
+    assert "debug_1" in data.tensor("middle/Mul", slot="output:0", run=1).path
+    assert [tensor.slot for tensor in data.op("middle/Mul").tensors] == ["input:0", "output:0"]
+    with pytest.raises(UsageError, match="2 tensors"):
+        data.tensor("middle/Mul")
+
+
+class Display:
+    """A stand-in of IPython: what is displayed, and what takes its place."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shown: list[dict[str, str]] = []
+        shell = type("Shell", (), {"kernel": object()})()
+        package, module = ModuleType("IPython"), ModuleType("IPython.display")
+        vars(package)["get_ipython"] = lambda: shell
+        vars(module)["display"] = self.display
+        monkeypatch.setitem(sys.modules, "IPython", package)
+        monkeypatch.setitem(sys.modules, "IPython.display", module)
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Display:
+        assert raw
+        assert display_id
+        return self.update(data, raw=raw)
+
+    def update(self, data: dict[str, str], *, raw: bool) -> Display:
+        self.shown.append(data)
+        return self
+
+
+def test_progress_in_a_notebook_is_one_bar_that_goes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    display = Display(monkeypatch)
+    diagnosis = precision_tool.open_data(tree.root).diagnose(resources=THIS_THREAD)
+    assert display.shown == [], "it took no time"
+    assert all(step.line.startswith("!") for step in diagnosis.next if not step.file)
+    for name in ("_DELAY_SECONDS", "_REDRAW_SECONDS"):
+        monkeypatch.setattr(f"precision_tool.lib.view.notebook.{name}", 0.0)
+    precision_tool.open_data(tree.root).compare(resources=THIS_THREAD)
+    *bars, last = display.shown
+    assert bars
+    assert all("<progress" in bar["text/html"] for bar in bars)
+    assert last == {"text/plain": ""}
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a stream of a kernel, which says that it is a terminal
+    precision_tool.run("ac", "-c", data=tree.root)
+    assert not any("\x1b" in text for text in capfd.readouterr())
+
+
+def test_a_kernel_without_the_program_in_its_path_calls_it_by_its_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert notebook.program() == f"{sys.executable} -m precision_tool"
+    (tmp_path / "precision-tool").touch(mode=0o755)
+    assert notebook.program() == "precision-tool"

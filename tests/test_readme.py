@@ -187,6 +187,9 @@ def test_the_python_example_runs(
     exec(compile(code, "README.md", "exec"), {})
     assert str(truth.culprit) in capsys.readouterr().out
     assert (tmp_path / "result.csv").is_file()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if ".diagnose(" in block]
+    exec(compile(code, "README.md", "exec"), {})
+    assert f"('{truth.culprit}',) ('fusion',)" in capsys.readouterr().out
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if ".tensor(" in block]
     exec(compile(code, "README.md", "exec"), {})
     assert "(8, 8, 8, 28) float16 stored as NC1HWC0 (8, 2, 8, 8, 16)" in capsys.readouterr().out

@@ -42,7 +42,7 @@ STAY: dict[str, tuple[int | None, str]] = {
     "model/wording.py": (1, "stands where the name of a pass does"),
     "ops/optimizers.py": (None, "names of inputs, one after the other"),
     "training/mixlist.py": (2, "lines of a script"),
-    "training/packages.py": (2, "looked for in what TensorFlow says"),
+    "training/packages.py": (3, "looked for in what TensorFlow says"),
     "training/saving.py": (3, "a docstring, and what TensorFlow says"),
     "training/tfdbg_analyzer.py": (1, "looked for in what Python says"),
 }

@@ -11,14 +11,14 @@ from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.compare.folders import CompareOptions, compare_sides
 from precision_tool.lib.compare.noise import with_noise
 from precision_tool.lib.compare.scheduler import Progress, Resources
-from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.data.settings import DEFAULT_DATA, load_settings
 from precision_tool.lib.diagnose.run_checks import analyse
 from precision_tool.lib.diagnose.verdict_model import Verdict
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.files import PathLike
+from precision_tool.lib.io.files import PathLike, is_folder
 from precision_tool.lib.io.ge_graph import load_graph_file as load_graph
-from precision_tool.lib.messages.errors import UsageError
-from precision_tool.lib.messages.language import chosen_language, use_language
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages.language import choose_language, chosen_language, use_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.comparison_result import CompareResult
 from precision_tool.lib.view.console import ReportConsole
@@ -91,22 +91,26 @@ def compare(
     ]
 
 
-def open_data(folder: PathLike | None = None, *, work: PathLike | None = None) -> Session:
+def open_data(folder: PathLike | None = None, *, work: PathLike | None = None, language: str | None = None) -> Session:
     """Open a data folder: everything that the prompt knows of it, as values. Nothing is read before it is asked for.
 
     Parameters
     ----------
     folder : path, optional
-        The data folder; by default that of the settings, `precision_data` where you work.
+        The data folder, or the folder that `precision_data` lies in; by default that of the settings, `precision_data`
+        where you work.
     work : path, optional
         Where results are written; by default `temp` in the data folder.
+    language : {"en", "zh"}, optional
+        The language of all texts from now on; by default that of the settings, else of the locale.
 
     Returns
     -------
     Session
-        `tensor` and `tensors` give arrays, `find_ops` ops, `pairs_of` their tensors, `run_graphs` graphs, `compare`
-        and `results` comparisons, `cosines` the lowest of each op, `overflow` and `random_errors` causes, `passports`
-        what the two runs were and what differs. Nothing is printed.
+        `diagnose` names the op that computes wrong and why, `compare` and `results` give comparisons, `op`, `ops` and
+        `find_ops` ops, `tensor` and `tensors` arrays, `pairs_of` the tensors of an op, `run_graphs` graphs, `cosines`
+        the lowest of each op, `overflow` and `random_errors` causes, `passports` what the two runs were and what
+        differs. Nothing is printed; a notebook shows what is in the folder.
 
     Raises
     ------
@@ -115,8 +119,16 @@ def open_data(folder: PathLike | None = None, *, work: PathLike | None = None) -
     UsageError
         A setting is wrong.
     """
-    session = Session(load_settings({"data": folder, "work": work}))
-    session.data.check_data()
+    session = Session(load_settings({"data": folder, "work": work, "language": language}))
+    if session.settings.language:
+        choose_language(session.settings.language)
+    try:
+        session.data.check_data()
+    except DataNotFoundError:
+        inner = session.settings.data / DEFAULT_DATA
+        if not is_folder(inner):
+            raise
+        return open_data(inner, work=work, language=language)
     return session
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.compare.data_folder import CacheKind, DataFolder, DataNames, Place
 from precision_tool.lib.data.overview import DataOverview, overview
 from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.data.workspace import open_workspace, shown_path
-from precision_tool.lib.messages.errors import UsageError
+from precision_tool.lib.messages.errors import NoBenchmarkError, UsageError
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
-    from precision_tool.lib.compare.arrays import TensorProxy
+    from precision_tool.lib.compare.arrays import Side, TensorProxy
     from precision_tool.lib.compare.folders import CompareOptions
     from precision_tool.lib.compare.scheduler import Resources
     from precision_tool.lib.compare.toolkit import Toolkit, Tools
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.study import Study
     from precision_tool.lib.diagnose.study_plan import StudyOptions
     from precision_tool.lib.model.comparison import Pair
-    from precision_tool.lib.view.comparison_result import CompareResult
+    from precision_tool.lib.model.graph import Op
+    from precision_tool.lib.view.comparison_result import CompareResults
+    from precision_tool.lib.view.diagnosis_result import DiagnosisResult
+    from precision_tool.lib.view.op_report import OpView
 
 
 #: In the place of a step or rank: all of them.
@@ -65,6 +69,19 @@ class Session:
             f", {name} {number}" for name, number in (("step", self.step), ("rank", self.rank)) if number is not None
         )
         return f"<Session of {shown_path(str(self.workspace.root))}{at}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        from precision_tool.lib.view.console import contents
+        from precision_tool.lib.view.html import text_of
+
+        printer.text(repr(self) if cycle else text_of(contents(self.overview())))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what the data folder holds."""
+        from precision_tool.lib.view.console import contents
+        from precision_tool.lib.view.html import html_of
+
+        return html_of(contents(self.overview()))
 
     def at(self, step: int | None = None, rank: int | None = None) -> Session:
         """Return the session of one step and rank; of a number alone the first of the other.
@@ -119,7 +136,9 @@ class Session:
         """Return what the data folder holds, by names alone: nothing is opened."""
         return overview(self.workspace, next(iter(self.names.result_paths()), ""))
 
-    def tensors(self, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
+    def tensors(
+        self, name: str, graph: str | None = None, *, slot: str = "", side: Side = "npu", run: int | None = None
+    ) -> tuple[TensorProxy, ...]:
         """Return the tensors of an op or of a file, as arrays that are read when their values are used.
 
         Parameters
@@ -129,11 +148,18 @@ class Session:
             op or data set of PyTorch's dumps, ``"/Addmm/4/output/result"``.
         graph : str, optional
             A graph file to look the op up in; by default those of the runs.
+        slot : str
+            The slot, if `name` has none behind it: ``"input:1"``, ``"output:0"``.
+        side : {"npu", "benchmark"}
+            The side. Tensors without a benchmark are left out of the benchmark's side.
+        run : int, optional
+            The NPU run of an op: 0 for debug_0; by default all that have it.
 
         Returns
         -------
         tuple of TensorProxy
-            Inputs, then outputs. Those of an op have their `benchmark`, where there is one.
+            Inputs, then outputs. Those of an op have their `benchmark`, where there is one. `numpy.asarray` of one
+            is the array: of the type in the file, or of a wider one where numpy has none (``bfloat16``).
 
         Raises
         ------
@@ -141,16 +167,79 @@ class Session:
             Nothing is called so, or it was not dumped.
         FormatError
             The file is damaged, or holds statistics only.
+        UsageError
+            There is no such side.
+        """
+        from precision_tool.lib.compare.arrays import on_side, open_tensors
+
+        name = f"{_given(name)}:{slot}" if slot else _given(name)
+        return on_side(open_tensors(self.data, name, graph, run), side, name)
+
+    def tensor(
+        self, name: str, graph: str | None = None, *, slot: str = "", side: Side = "npu", run: int | None = None
+    ) -> TensorProxy:
+        """Return the single tensor of a name, as `tensors` takes it; of several runs that of the first.
+
+        UsageError if there are several.
+        """
+        from precision_tool.lib.compare.arrays import on_side, one_tensor
+
+        name = f"{_given(name)}:{slot}" if slot else _given(name)
+        (tensor,) = on_side((one_tensor(self.data, name, graph, run),), side, name)
+        return tensor
+
+    def ops(self, op_type: str | None = None) -> tuple[Op, ...]:
+        """Return the ops of the first NPU run's graph, in its order.
+
+        Parameters
+        ----------
+        op_type : str, optional
+            Only ops of this type, as ``"Conv2D"``.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is no graph.
+        """
+        (run, *_) = self.run_graphs()
+        return tuple(op for op in run.file.ops if op_type in (None, op.type))
+
+    def op(self, name: str, graph: str | None = None) -> OpView:
+        """Return everything about one op: a notebook shows what `ni` does.
+
+        Parameters
+        ----------
+        name : str
+            The op, as for `find_ops`.
+        graph : str, optional
+            A graph file to look it up in; by default those of the runs.
+
+        Returns
+        -------
+        OpView
+            `tensors` are arrays, `rows` their comparison with the benchmark, `verdict` what recomputing it showed.
+
+        Raises
+        ------
+        DataNotFoundError
+            No op is called so.
+        UsageError
+            Several ops' names have this part.
         """
         from precision_tool.lib.compare.arrays import open_tensors
+        from precision_tool.lib.data.neighbourhood import Wiring
+        from precision_tool.lib.view.notebook import progress
+        from precision_tool.lib.view.op_report import OpView, report_of
 
-        return open_tensors(self.data, name, graph)
-
-    def tensor(self, name: str, graph: str | None = None) -> TensorProxy:
-        """Return the single tensor of a name, as `tensors` takes it. UsageError if there are several."""
-        from precision_tool.lib.compare.arrays import one_tensor
-
-        return one_tensor(self.data, name, graph)
+        hits = self.find_ops(_given(name), graph)
+        wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
+        with progress("reading") as shown:
+            reports = [
+                report_of(self.data, hit, wirings[id(hit.run.file)], name, self.settings.workers, shown) for hit in hits
+            ]
+        is_dumped = any(row.pair.npu is not None and row.pair.slot for row in reports[0].rows)
+        tensors = open_tensors(self.data, reports[0].op.name, graph, reports[0].run.number) if is_dumped else ()
+        return OpView(tuple(reports), self.settings.threshold, tensors)
 
     def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
         """Return the graph of every dumped model of every NPU run (see `DataFolder.run_graphs`)."""
@@ -202,7 +291,7 @@ class Session:
         *,
         options: CompareOptions | None = None,
         resources: Resources | None = None,
-    ) -> list[CompareResult]:
+    ) -> CompareResults:
         """Compare two folders, by default those of the data folder, and write the result files.
 
         Parameters
@@ -216,8 +305,8 @@ class Session:
 
         Returns
         -------
-        list of CompareResult
-            One for each folder of dump files; `results` gives the same objects, read back.
+        CompareResults
+            A list of `CompareResult`, one for each folder of dump files; `results` gives the same objects, read back.
 
         Raises
         ------
@@ -227,22 +316,94 @@ class Session:
             The work ended early; what is done was written.
         """
         from precision_tool.lib.diagnose.comparing import compare
-        from precision_tool.lib.view.comparison_result import CompareResult
+        from precision_tool.lib.view.comparison_result import CompareResult, CompareResults
 
         options = options or self.default_options()
-        analyses = compare(self.data, npu, golden, options, resources or self.resources())
-        return [CompareResult(analysis, data=self.data) for analysis in analyses]
+        with self._working("comparing", resources) as shared:
+            analyses = compare(self.data, npu, golden, options, shared)
+        return CompareResults(CompareResult(analysis, data=self.data) for analysis in analyses)
 
-    def results(self, path: str | None = None, threshold: float | None = None) -> list[CompareResult]:
+    def diagnose(
+        self,
+        npu: str | None = None,
+        golden: str | None = None,
+        *,
+        options: CompareOptions | None = None,
+        resources: Resources | None = None,
+    ) -> DiagnosisResult:
+        """Compare, check everything and name the op that computes wrong, as `ac -c`; results are written as there.
+
+        Parameters
+        ----------
+        npu, golden : str, optional
+            The NPU's dump and what it is compared with; by default those of the data folder. Without a benchmark the
+            dump is judged alone.
+        options : CompareOptions, optional
+            The graph, the threshold, a selection of ops; by default the threshold of the settings.
+        resources : Resources, optional
+            Who shares the work; by default as many workers as the settings say.
+
+        Returns
+        -------
+        DiagnosisResult
+            `culprits`, `causes` and `confidence`, the sentences of its `evidence`, what to do `next`. A notebook shows
+            it as a card.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is nothing to compare, and nothing to judge alone.
+        ComparisonStoppedError, WorkStoppedError
+            The work ended early.
+        """
+        from precision_tool.lib.diagnose.casts import cast_pairs
+        from precision_tool.lib.diagnose.comparing import check_benchmark_fits, compare, forget_second_run
+        from precision_tool.lib.diagnose.judging import judge, with_checks
+        from precision_tool.lib.diagnose.run_checks import Analysis, all_checks
+        from precision_tool.lib.view.diagnosis_result import diagnosis_result
+
+        options = replace(options or self.default_options(), extremes=True, extra_pairs=cast_pairs)
+        analyses: list[Analysis] | None = None
+        try:
+            with self._working("comparing", resources) as shared:
+                analyses = compare(self.data, npu, golden, options, shared)
+            check_benchmark_fits(analyses)
+        except NoBenchmarkError:
+            if not self.data.kind().has_graph:
+                raise
+            analyses = None
+        graph = options.graph
+        checks = all_checks(self.data, analyses or (), options.threshold, npu=npu, graph=graph)
+        with self._working("recomputing", resources) as shared:
+            judged = judge(self.data, analyses, options.threshold, shared, npu=npu, graph=graph)
+        diagnoses, checks = with_checks(judged, checks)
+        if any(diagnosis.verdict is not None and diagnosis.verdict.run for diagnosis in diagnoses):
+            forget_second_run(self.workspace)
+        return diagnosis_result(self.data, diagnoses, checks, npu, golden)
+
+    @contextmanager
+    def _working(self, what: str, resources: Resources | None) -> Iterator[Resources]:
+        """Give the workers of the settings, with a bar in a notebook, unless others were given."""
+        from precision_tool.lib.view.notebook import progress
+
+        resources = resources or self.resources()
+        if resources.progress is not None:
+            yield resources
+            return
+        with progress(what) as shown:
+            yield replace(resources, progress=shown)
+
+    def results(self, path: str | None = None, threshold: float | None = None) -> CompareResults:
         """Read back the results of a file or folder, by default of the newest comparison.
 
         The threshold is that of the settings unless another is given.
         """
         from precision_tool.lib.diagnose.comparing import read_results
-        from precision_tool.lib.view.comparison_result import CompareResult
+        from precision_tool.lib.view.comparison_result import CompareResult, CompareResults
 
         threshold = with_settings(self.settings, {"threshold": threshold}).threshold
-        return [CompareResult(analysis, data=self.data) for analysis in read_results(self.data, path, threshold)]
+        analyses = read_results(self.data, path, threshold)
+        return CompareResults(CompareResult(analysis, data=self.data) for analysis in analyses)
 
     def default_options(self) -> CompareOptions:
         """Return the options of a comparison with the threshold of the settings."""
@@ -349,3 +510,10 @@ class Session:
         options = replace(options, fresh=fresh, watch_seconds=watch_seconds)
         folder, cache = str(disk.output_dir("study")), str(disk.output_dir("cache"))
         return run_study(options, folder, resources, cache=cache, on_study=on_study)
+
+
+def _given(name: str | None) -> str:
+    """Return a name that was given; UsageError for None, as the culprit of a run without a fault is."""
+    if not name:
+        raise UsageError("data.empty_op_name")
+    return name

@@ -85,6 +85,7 @@ def test_what_to_do_is_lines_of_pytorch(data: Path) -> None:
         compile(line, "advice", "exec")
 
 
+@pytest.mark.slow
 def test_a_module_by_advice_computes_in_float32(data: Path, tmp_path: Path) -> None:
     verdict = tool("--data", "data", "ac", "--json", cwd=data).results[0]["verdict"]
     line = next(line for line in commands(verdict) if "get_submodule" in line).replace('"npu"', '"cpu"')
@@ -281,6 +282,7 @@ def test_random_names_what_computes_differently(tmp_path: Path) -> None:
     assert "-rt" in alone.err
 
 
+@pytest.mark.slow
 def test_a_reproduction_makes_the_call_again(data: Path, tmp_path: Path) -> None:
     run = tool("--data", "data", "repro", CULPRIT, tmp_path / "out", cwd=data)
     script = (tmp_path / "out" / "run.py").read_text()

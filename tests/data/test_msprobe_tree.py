@@ -30,6 +30,7 @@ def only_tensor(found: MsprobeLeaf) -> RecordedTensor:
     return recorded
 
 
+@pytest.mark.slow
 def test_a_dump_of_msprobe_itself(tmp_path: Path) -> None:
     run = find_msprobe(str(dump_with_msprobe(tmp_path)))
     assert (run.steps, run.ranks, len(run.leaves)) == ((0, 1), (), 2)

@@ -147,6 +147,7 @@ print(count)
 """
 
 
+@pytest.mark.slow
 def test_torch_loads_every_tensor(folder: Path, tmp_path: Path) -> None:
     for side in SIDES:
         assert int(run_torch(LOAD_ALL, tmp_path, str(folder / side / LEAF)).splitlines()[-1]) > 900

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builders import one_op_tree
 from command_line import tool
+from tiny_network import layers
 
 _COMPLEX = ((np.arange(6) + 1j * np.arange(6)) * (0.1 + 0.3j)).astype(np.complex64)
 _FLOATS = np.array([1.1, 2.3, -3.7, 0.3], np.float32)
@@ -33,3 +34,20 @@ def test_it_says_why(tmp_path: Path, why: str) -> None:
     (found,) = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["results"]
     assert (found.get("verdict") or {"culprit": None})["culprit"] is None
     assert why in tool("ni", "block/add", cwd=tmp_path).text
+
+
+def test_a_benchmark_of_another_network_is_asked_about_and_not_used(tmp_path: Path) -> None:
+    """A benchmark of few ops of the same network is used; one of which few tensors match is not."""
+    layers().write(tmp_path / "precision_data")
+    files = sorted((tmp_path / "precision_data" / "tf" / "dump").iterdir())
+    for file in files[1:]:
+        file.rename(file.with_name(f"other_{file.name}"))
+    run = tool("ac", "-c", cwd=tmp_path)
+    assert "a benchmark of the same network? Only" in " ".join(run.err.split())
+    assert "below 0.98" not in run.out
+    verdict = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["verdict"]
+    assert (verdict["culprit"], verdict["benchmark"]) == (None, False)
+    for file in files[1:]:
+        file.with_name(f"other_{file.name}").unlink()
+    verdict = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["results"][0]["verdict"]
+    assert verdict["benchmark"] is True

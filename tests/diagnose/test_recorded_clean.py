@@ -175,6 +175,7 @@ print(len(results))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_clean_run_is_never_accused(tmp_path: Path, dtype: str) -> None:
     for task in ("tensor", "statistics"):

@@ -29,6 +29,12 @@ Array = npt.NDArray[Any]
 RANDOM = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order() -> None:
+    """Numbers do not depend on which tests ran before."""
+    RANDOM.bit_generator.state = np.random.default_rng(5).bit_generator.state
+
+
 def numbers(*shape: int, scale: float = 1.0) -> Array:
     return (RANDOM.standard_normal(shape) * scale).astype(np.float32)
 
@@ -177,7 +183,7 @@ def test_laws_of_gradients() -> None:
         ("Functional.relu", dy * (x > 0), dy * 1.5, "slope", forward(tensor(x))),
         ("Functional.gelu", dy * 0.7, dy * 1.3, "slope", forward(tensor(x))),
         ("Functional.softmax", dx, dx + 0.1, "gradient_sum", forward(tensor(x))),
-        ("Functional.softmax", dx, p * dy, "gradient_sum", forward(tensor(x))),
+        ("Functional.softmax", dx, p * np.abs(dy), "gradient_sum", forward(tensor(x))),
         ("Tensor.__add__", dy, dy * 2, "same_numbers", forward(tensor(x), tensor(x))),
         ("Tensor.__truediv__", dy / 4, dy, "scaled", forward(tensor(x), literal(4))),
     ]
@@ -714,6 +720,7 @@ def run(folder: Path, config: dict[str, Any], fault: str = "faulty") -> Path:
     return folder / "dump"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "summary", "culprit", "entries"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,14 @@ def test_nothing_changed(tmp_path: Path) -> None:
     assert (found["state"], found["mended"], found["next_culprit"]) == ("wrong", False, "one/MatMul")
     assert found["same_dump"] is False
     assert found["changes"] == [
-        {"what": "type", "name": "one/MatMul:output:0", "before": "float16", "now": "float16", "changed": False}
+        {
+            "what": "type",
+            "name": "one/MatMul:output:0",
+            "before": "float16",
+            "now": "float16",
+            "changed": False,
+            "why": None,
+        }
     ]
     shown = tool("ac", "-c", "--since", cwd=tmp_path).text
     assert "still computes incorrectly" in shown
@@ -82,18 +90,56 @@ def test_a_pass_that_was_switched_off(tmp_path: Path) -> None:
     found = since(tmp_path)
     assert (found["culprit"], found["cause"], found["mended"]) == ("one/MatMul", "fusion", True)
     gone = {"what": "pass", "name": "MatMulReluFusionPass", "before": "1 op", "now": "0 ops", "changed": True}
-    assert gone in found["changes"]
+    assert {**gone, "why": None} in found["changes"]
     assert found["next_culprit"] is None
     shown = tool("ac", "-c", "--since", cwd=tmp_path)
     assert "MatMulReluFusionPass: 1 op before, 0 ops now" in shown.text
     assert "no op computes incorrectly" in shown.text
 
 
-def test_a_switch_without_effect(tmp_path: Path) -> None:
-    collect(fused(), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "switches", "why"),
+    [
+        ("MatMulReluFusionPass", None, "the pass is still on: .* does not turn it off"),
+        (
+            "MatMulReluFusionPass",
+            {"UBFusion": {"MatMulReluFusionPass": "off"}},
+            "in section UBFusion, but it belongs to",
+        ),
+        (
+            "MatMulReluFusionPass",
+            {"GraphFusion": {"MatMulReluFusionPass": "off"}},
+            "the session was not given this file",
+        ),
+        (
+            "MatMulReluFusionPass",
+            {"GraphFusion": {"MatMulReluFusionPass": 0}},
+            "whether it is switched off is unknown: .*fusion_switch.cfg",
+        ),
+        ("ZConcatDFusionPass", {"GraphFusion": {"ZConcatDFusionPass": "off"}}, "GE never switches it off"),
+    ],
+)
+def test_a_switch_without_effect(tmp_path: Path, name: str, switches: dict[str, Any] | None, why: str) -> None:
+    """It says why: not in the file, in the wrong section, a file that GE does not read, a pass that is always on."""
+    network = fused().with_part("one/MatMul", passes=(name,))
+    collect(network, tmp_path)
     tool("ac", "-c", cwd=tmp_path)
-    collect(fused(), tmp_path)
-    assert "MatMulReluFusionPass: still 1 op" in tool("ac", "-c", "--since", cwd=tmp_path).text
+    collect(network, tmp_path)
+    folder = tmp_path / "precision_data" / "fusion"
+    folder.mkdir(exist_ok=True)
+    if switches is not None:
+        (folder / "fusion_switch.cfg").write_text(json.dumps({"Switch": switches}))
+    counts = {"effect_times": "1", "match_times": "1"}
+    report = {"session_and_graph_id_0_0": {"graph_fusion": {name: counts}}}
+    (folder / "fusion_result.json").write_text(json.dumps(report))
+    (change, *_) = since(tmp_path)["changes"]
+    assert re.search(why, change["why"]), change["why"]
+    collect(network, tmp_path)  # of the same dump nothing can have changed
+    shown = " ".join(tool("ac", "-c", "--since", cwd=tmp_path).text.split())
+    assert f"{name}: still 1 op" in shown
+    steps = shown.rpartition("next ")[2]
+    assert ("give the session the switch file" in steps) == ("not given" in why)
+    assert ("fusion off" in steps) == (name == "MatMulReluFusionPass" and "not given" not in why)
 
 
 def test_another_type(tmp_path: Path) -> None:
@@ -115,7 +161,7 @@ def test_another_loss_scale(tmp_path: Path) -> None:
     found = since(tmp_path)
     assert (found["culprit"], found["mended"]) == ("gradients/Relu", True)
     assert [one for one in found["changes"] if one["what"] == "scale"] == [
-        {"what": "scale", "name": "loss_scale", "before": "1024", "now": "4096", "changed": True}
+        {"what": "scale", "name": "loss_scale", "before": "1024", "now": "4096", "changed": True, "why": None}
     ]
 
 

@@ -58,6 +58,7 @@ def many(count: int) -> dict[str, Any]:
 # ---- what msprobe writes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "level", "summary"),
     [("tensor", "mix", "statistics"), ("statistics", "L0", "md5"), ("statistics", "L1", "xor")],

@@ -80,6 +80,7 @@ numpy.save("base.npy", base.numpy())
 """
 
 
+@pytest.mark.slow
 def test_what_torch_saves(tmp_path: Path) -> None:
     run_torch(SAVE, tmp_path, *TYPES)
     base = np.load(tmp_path / "base.npy")

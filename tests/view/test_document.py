@@ -16,7 +16,6 @@ from command_line import check_golden_text, only_result, tool
 from report_files import compared, data_of, names_of, result_of, shown_without
 from tiny_network import layers
 
-from precision_tool.lib.cli.cmd_ni import _judged
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, Proof, Step, Suspect, Verdict, tally
@@ -24,6 +23,7 @@ from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.messages import LANGUAGES, Message, render
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.op_verdict import Examined, OpVerdict
+from precision_tool.lib.view.op_report import _judged
 from precision_tool.lib.view.packed_columns import Texts, number, sound, whole
 from precision_tool.lib.view.report_document import SCHEMA, Material, document_of, steps_document, verdict_document
 from precision_tool.lib.view.report_map import error_path, network_of

@@ -9,26 +9,23 @@ import argparse
 import json
 import posixpath
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
 from precision_tool.lib.cli.comparison import compare_sides, measure_options, noise_floor_of, read_results
 from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_without_benchmark
-from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
+from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
-from precision_tool.lib.model.finding import CheckResult, FindingKind
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, UsageError
+from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
 
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.redump import Redump
     from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
     from precision_tool.lib.diagnose.study import Study
+    from precision_tool.lib.diagnose.verdict_model import Verdict
 
 
 #: Seconds between two looks for new steps.
@@ -107,6 +105,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
+    from precision_tool.lib.diagnose.comparing import check_benchmark_fits
+
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     missing: NoBenchmarkError | None = None
@@ -115,20 +115,23 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         try:
             options = replace(measure_options(args), extremes=True, extra_pairs=cast_pairs)
             analyses = compare_sides(session, args, output, options)
+            check_benchmark_fits(analyses)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
             if not session.data.kind().has_graph:
                 raise
-            missing = error  # the NPU's dump alone shows something too
+            analyses, missing = [], error  # the NPU's dump alone shows something too
             _note_other_leaves(session, args, output)
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
     diagnoses, checks = _diagnose(session, args, output, analyses, is_alone=missing is not None)
+    change = _since_earlier(earlier, session, args, output, diagnoses)
+    verdicts = [None if diagnosis.stored is None else diagnosis.stored.verdict for diagnosis in diagnoses]
     outcome = Outcome(
         analyses=[diagnosis.analysis for diagnosis in diagnoses if diagnosis.analysis is not None],
         checks=checks,
-        verdicts=[None if diagnosis.stored is None else diagnosis.stored.verdict for diagnosis in diagnoses],
-        since=_since_earlier(earlier, session, args, output, diagnoses),
+        verdicts=[verdict if verdict is None else _with_switch_file(verdict, change) for verdict in verdicts],
+        since=change,
         other=other,
     )
     if any(verdict is not None and verdict.run for verdict in outcome.verdicts):
@@ -174,21 +177,11 @@ def _diagnose(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
 ) -> tuple[list[Diagnosis], list[CheckResult]]:
     """Return the diagnosis of each result, and the checks of the run with what the verdicts add to them."""
-    from precision_tool.lib.diagnose.checked_ops import with_verdicts
+    from precision_tool.lib.diagnose.judging import with_checks
     from precision_tool.lib.diagnose.run_checks import all_checks
 
     checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
-    diagnoses = _diagnoses(session, args, output, analyses, is_alone=is_alone)
-    checks = with_verdicts(checks, (diagnosis.stored for diagnosis in diagnoses))
-    for check in checks:
-        if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
-            diagnoses = [
-                diagnosis
-                if diagnosis.analysis is None
-                else replace(diagnosis, analysis=explain_overflow(diagnosis.analysis, check.finding))
-                for diagnosis in diagnoses
-            ]
-    return diagnoses, checks
+    return with_checks(_diagnoses(session, args, output, analyses, is_alone=is_alone), checks)
 
 
 def _compare_other(session: Session, args: argparse.Namespace, output: Output) -> OtherRun | None:
@@ -217,12 +210,34 @@ def _since_earlier(
         if earlier is None
         else next((since(earlier, diagnosis.stored) for diagnosis in diagnoses if diagnosis.stored), None)
     )
-    if args.since is not None or change is None or args.json:
+    if args.since is not None and change is not None:
+        return _with_switches(change, session)
+    if change is None or args.json:
         return change
     if not change.is_same_dump:  # else nothing can have changed
         line = f"{output.command_for(session)} ac --since {typed_path(change.file)}".lstrip()
         session.workspace.notes.append(Message("note.cli.earlier_verdict", culprit=change.culprit, line=line))
     return None
+
+
+def _with_switches(change: Since, session: Session) -> Since:
+    """Return the same with why passes that were to be off are in effect still."""
+    from precision_tool.lib.cli.switch_files import why_in_effect
+
+    if change.is_same_dump:
+        return change
+    changes = []
+    for each in change.changes:
+        why, code = why_in_effect(session.data, each.name) if each.is_in_effect else (None, [])
+        changes.append(replace(each, why=why, code=tuple(code)))
+    return replace(change, changes=changes)
+
+
+def _with_switch_file(verdict: Verdict, change: Since | None) -> Verdict:
+    from precision_tool.lib.diagnose.plan import with_switch_file_known
+
+    code = [line for each in change.changes for line in each.code] if change is not None else []
+    return replace(verdict, next=with_switch_file_known(verdict.next, code)) if code else verdict
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:
@@ -259,8 +274,8 @@ def _diagnoses(
 
     The verdict on an earlier result is read where it is kept; a new one comes with the own errors in its rows and file.
     """
-    from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
-    from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, diagnose_leaf, leaves_alone, leaves_of
+    from precision_tool.lib.diagnose.judging import judge
+    from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.diagnose.stored_verdict import read_beside
 
     if not is_alone:
@@ -272,20 +287,13 @@ def _diagnoses(
             return [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
-    kept = KeptJudgements(session.workspace.cache_dirs())
-    with kept.keeping():
-        with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
-            resources = flags.resources_of(session, args, executor, progress)
-            if is_alone:
-                leaves = leaves_alone(session.data, args.left, args.graph)
-            else:
-                leaves = leaves_of(session.data, analyses, args.left, args.graph)
-            options = DiagnoseOptions(compares=False, profile=args.profile)
-            diagnoses = [diagnose_leaf(leaf, options, resources, kept=kept) for leaf in leaves]
-        _note_unknown(session, args.profile, diagnoses)
-        diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
-        with suppress(OutputError):  # whoever asks for it later has it judged again
-            _keep(session, diagnoses)
+    with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
+        diagnoses = judge(
+            session.data, None if is_alone else analyses, args.threshold,
+            flags.resources_of(session, args, executor, progress),
+            npu=args.left, graph=args.graph, profile=args.profile,
+        )  # fmt: skip
+    _note_unknown(session, args.profile, diagnoses)
     return diagnoses
 
 
@@ -297,33 +305,6 @@ def _note_unknown(session: Session, profile: DeviceProfile | None, diagnoses: Se
     names = dict.fromkeys(name for run in judged if profile is not None for name in unknown(profile, run.profile))
     if names:
         session.workspace.notes.append(Message("note.diagnose.profile_unchecked", names=list(names)))
-
-
-def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
-    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs.
-
-    The profile of the device goes beside the verdict.
-    """
-    from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, write_profile
-    from precision_tool.lib.diagnose.stored_verdict import write_alone, write_verdict
-
-    time = datetime.now().strftime("%Y%m%d%H%M%S")
-    for number, diagnosis in enumerate(diagnoses):
-        analysis, verdict = diagnosis.analysis, diagnosis.stored
-        if verdict is None:
-            continue
-        profile = None if diagnosis.judged is None else diagnosis.judged.profile
-        if analysis is None:
-            if not verdict.verdict.is_empty:
-                path = write_alone(verdict, session.workspace, time, number)
-                if profile is not None:
-                    write_profile(profile, beside_verdict(path))
-        elif analysis.path and analysis.source is not None:
-            if analysis.leaf is not None and analysis.choice.own_error:
-                write_own_errors(analysis.path, analysis.rows, analysis.choice)
-            write_verdict(verdict, analysis.path, str(session.workspace.root))
-            if profile is not None:
-                write_profile(profile, profile_path(analysis.path))
 
 
 # --- ac --all ---------------------------------------------------------------------------------------------------------

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 
 from precision_tool.lib.cli import flags, pytorch_dumps
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_note
-from precision_tool.lib.compare.named_tensors import compare_op
-from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import FoundOp
-from precision_tool.lib.data.neighbourhood import Wiring, connections, neighbourhood
+from precision_tool.lib.data.neighbourhood import Wiring, neighbourhood
 from precision_tool.lib.diagnose.stored_verdict import op_verdicts
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.model.op_verdict import Examined, OpVerdict
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import op_screen as report
 from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.op_report import report_of
 from precision_tool.lib.view.op_screen import to_json
 from precision_tool.lib.view.text import plain, shown_reason
 
@@ -96,49 +94,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, name: str) -> report.OpReport:
-    pairs = session.pairs_of(hit)
     with ProgressReport(output.err, "reading") as progress:
-        rows = compare_op(hit.op, pairs, session.settings.workers, progress)
-    run = hit.run
-    from precision_tool.lib.diagnose.checked_ops import examine_in
-
-    examined = examine_in(session.data, run, hit.op)
-    not_dumped = ""
-    if not rows:
-        not_dumped = text("screen.cli.no_dump_of_graph")
-        if run.leaf is not None:
-            not_dumped = text("screen.cli.no_file_of_op", folder=run.leaf.path, op=hit.op.name, type=hit.op.type)
-    return report.OpReport(
-        run=run,
-        graph=hit.graph,
-        op=hit.op,
-        connections=connections(wiring, hit.graph.name, hit.op),
-        rows=tuple(rows),
-        not_dumped=not_dumped,
-        requested=_original(hit, name),
-        judged=_judged(op_verdicts(session.workspace, run).get(hit.op.name), examined),
-        source=None if examined is None else examined.source,
-        elements=() if examined is None else examined.elements,
-    )
-
-
-def _judged(stored: OpVerdict | None, examined: Examined | None) -> OpVerdict | None:
-    """Return the verdict on the op: as checked now, unless the verdict on its whole run has more.
-
-    That one has the precision of the device, by which an op may be right that is wrong beside rounding alone.
-    """
-    now = None if examined is None else examined.judged
-    if now is None or (stored is not None and stored.is_decided and not now.is_decided):
-        return stored
-    return stored if stored is not None and stored.state == "right" and now.is_wrong else now
-
-
-def _original(hit: FoundOp, name: str) -> str:
-    """Return the op of the training script with this name, if `hit` does its work under another name."""
-    flat_name = flatten(name)
-    if flatten(hit.op.name) == flat_name:
-        return ""
-    return next((original for original in hit.op.original_names or () if flatten(original) == flat_name), "")
+        return report_of(session.data, hit, wiring, name, session.settings.workers, progress)
 
 
 def _draw(

@@ -98,7 +98,7 @@ def learn_clean(session: Session, args: argparse.Namespace, output: Output) -> D
 
 def _judge(session: Session, args: argparse.Namespace, output: Output) -> list[Diagnosis]:
     """Compare the run with its benchmark, if it has one, and recompute its ops."""
-    from precision_tool.lib.diagnose.comparing import compare
+    from precision_tool.lib.diagnose.comparing import check_benchmark_fits, compare
     from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_alone, leaves_of
 
     options = DiagnoseOptions(compares=False)
@@ -106,6 +106,7 @@ def _judge(session: Session, args: argparse.Namespace, output: Output) -> list[D
         resources = flags.resources_of(session, args, progress=progress)
         try:
             analyses = compare(session.data, options=session.default_options(), resources=resources)
+            check_benchmark_fits(analyses)
             leaves = leaves_of(session.data, analyses)
         except NoBenchmarkError:
             leaves = leaves_alone(session.data)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import posixpath
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli.command import DONE, FOUND, Output, show_note, tell_notes
-from precision_tool.lib.data.kinds import MSPROBE
-from precision_tool.lib.data.workspace import lies_in, shown_path
+from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.io.files import real_path
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
@@ -29,7 +27,7 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
 
     from precision_tool.lib.diagnose.comparing import OtherRun
     from precision_tool.lib.diagnose.stored_verdict import Since
-    from precision_tool.lib.diagnose.verdict_model import Step, StepText, Verdict
+    from precision_tool.lib.diagnose.verdict_model import Verdict
 
 #: Findings of a comparison that no verdict replaces.
 _ALWAYS_SHOWN = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
@@ -198,41 +196,14 @@ def _show_verdict(
     session: Session, verdict: Verdict | None, args: argparse.Namespace, output: Output, part: Message | None = None
 ) -> None:
     if verdict is not None:
+        from precision_tool.lib.view.named_sides import are_named_dumps, on_named_sides
         from precision_tool.lib.view.verdict_screen import verdict_block
 
         command = output.command_for(session)
-        if _are_named_dumps(session, args):
-            steps = tuple(_on_named_sides(verdict.next, args, output.command))
-            verdict, command = replace(verdict, next=steps), output.command
+        if are_named_dumps(session.workspace, args.left, args.right):
+            steps = on_named_sides(verdict.next, args.left, args.right, at_prompt=not output.command)
+            verdict, command = replace(verdict, next=tuple(steps)), output.command
         output.out.print(verdict_block(verdict, part, command))
-
-
-def _are_named_dumps(session: Session, args: argparse.Namespace) -> bool:
-    """Return whether dumps of msprobe were named that are not those of the data folder."""
-    own = (session.workspace.dump_dir(0), session.workspace.msprobe_benchmark_dir)
-    return any(
-        side is not None and MSPROBE.lies_at(side) and not (folder and lies_in(real_path(side), real_path(str(folder))))
-        for side, folder in zip((args.left, args.right), own, strict=True)
-    )
-
-
-def _on_named_sides(
-    steps: Sequence[Step | StepText], args: argparse.Namespace, command: str
-) -> Iterator[Step | StepText]:
-    """Yield the steps with the dumps that were named: a comparison names them again, else one is the data folder."""
-    from precision_tool.lib.diagnose.verdict_model import StepText
-
-    named = [word for option, side in (("-lt", args.left), ("-rt", args.right)) if side for word in (option, side)]
-    data = "--data" if command else "data"
-    for step in steps:
-        if isinstance(step, StepText) or not step.command:
-            yield step
-        elif step.command[0] == "ac":
-            yield replace(step, command=(*step.command, *(word for word in named if word not in step.command)))
-        elif args.left is not None:
-            yield replace(step, command=(data, args.left, *step.command))
-        else:
-            yield step
 
 
 def _show_since(session: Session, since: Since | None, output: Output) -> None:

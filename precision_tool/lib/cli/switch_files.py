@@ -9,16 +9,28 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 from precision_tool.lib.io.files import is_file, real_path
-from precision_tool.lib.io.fusion_passes import SHIPPED_OFF, SHIPPED_SWITCH, Switches, read_switches, text_to_write
+from precision_tool.lib.io.fusion_passes import (
+    ALWAYS_ON_REASON,
+    SHIPPED_OFF,
+    SHIPPED_SWITCH,
+    Switches,
+    is_switchable,
+    read_switches,
+    text_to_write,
+)
 from precision_tool.lib.io.urls import is_remote, url_of
 from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import DataNotFoundError, OutputError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.training.switches import INSTALLED
+
+if TYPE_CHECKING:
+    from precision_tool.lib.compare.data_folder import DataFolder
 
 #: What the last version of a file is kept as, beside it.
 LAST = ".last"
@@ -121,6 +133,30 @@ def script_lines(file: SwitchFile) -> list[str]:
     if file.helper_name:
         return helper_lines(file.action, f"fusion_switch_file=npu_tf_config.{file.helper_name}")
     return option_lines("fusion_switch_file", posixpath.abspath(file.target))
+
+
+def why_in_effect(data: DataFolder, name: str) -> tuple[Message, list[str]]:
+    """Return why a pass is in effect though it was to be off, and the lines of the training script that mend it.
+
+    The switch file is the one that the training helper points to; a report of GE tells the section of the pass.
+    """
+    if not is_switchable(name):
+        return Message("since.switch.always_on", reason=ALWAYS_ON_REASON), []
+    file = find_switch_file(data.workspace)
+    try:
+        switches = file.read()
+    except (DataNotFoundError, FormatError) as error:
+        return Message("since.switch.unread", reason=error.full_message), []
+    counts = (count for report in data.fusion_reports() for count in report.passes)
+    section = next((count.section for count in counts if count.name == name), None)
+    if switches.refused:
+        return Message("since.switch.refused", path=file.path, reason=switches.refused[0]), []
+    if not switches.is_on(name, section):
+        return Message("since.switch.not_given", path=file.path), script_lines(file)
+    places = [where for where, pass_name, on in switches.named() if pass_name == name and not on]
+    if places:
+        return Message("since.switch.other_section", path=file.path, place=places[0], section=section), []
+    return Message("since.switch.on", path=file.path), []
 
 
 def helper_lines(action: str, argument: str) -> list[str]:

@@ -141,7 +141,14 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
         ),
         Word("demo", "[DIR]", "generate demo data with one faulty op and find it", makes_data=True),
         Word("run", "CMD", "run a command of the operating system; at the prompt also !CMD", makes_data=True),
+        Word(
+            "mcp",
+            "[--allow-write] [--read DIR]",
+            "start a server by which an assistant works with the data (MCP)",
+            many_folders=True,
+        ),
         _training("guide", "[--path]", "print the guide", makes_data=True),
+        Word("schema", "[COMMAND]", "print the JSON Schema of --json", makes_data=True),
     ),
 }
 WORDS = tuple(word for words in FAMILIES.values() for word in words)

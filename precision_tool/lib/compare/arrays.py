@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
+
+#: The side of a tensor: what the NPU dumped, or what it is compared with.
+Side = Literal["npu", "benchmark"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +251,9 @@ def _span(part: Any, extent: int, axis: int) -> tuple[tuple[int, int], int | sli
 # --- by name ----------------------------------------------------------------------------------------------------------
 
 
-def open_tensors(data: DataFolder, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
+def open_tensors(
+    data: DataFolder, name: str, graph: str | None = None, run: int | None = None
+) -> tuple[TensorProxy, ...]:
     """Return the tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
     base, slot = split_slot(name)
     if data.is_pytorch_name(base):
@@ -259,30 +264,52 @@ def open_tensors(data: DataFolder, name: str, graph: str | None = None) -> tuple
     elif exists(base):
         tensors = tensors_of_file(base, slot)
     else:
-        return _of_ops(data, base, slot, graph)
+        return tuple(proxy for _, proxy in _of_ops(data, base, slot, graph, run))
     return tuple(_proxy(named) for named in tensors)
 
 
-def one_tensor(data: DataFolder, name: str, graph: str | None = None) -> TensorProxy:
+def one_tensor(data: DataFolder, name: str, graph: str | None = None, run: int | None = None) -> TensorProxy:
     """Return the one tensor of a name (see `Session.tensor`)."""
-    tensors = open_tensors(data, name, graph)
+    tensors = open_tensors(data, name, graph, run)
+    if len({tensor.path for tensor in tensors}) > 1 and run is None:  # another run has it too
+        base, slot = split_slot(name)
+        of_ops = () if exists(base) or data.is_pytorch_name(base) else _of_ops(data, base, slot, graph, None)
+        first = min((number for number, _ in of_ops if number is not None), default=None)
+        tensors = tuple(proxy for number, proxy in of_ops if number == first) or tensors
     if len(tensors) != 1:
         slots = [f"{tensor.name or tensor.path}:{tensor.slot}" for tensor in tensors]
         raise UsageError("compare.many_tensors", name=name, count=len(tensors), slots=slots)
     return tensors[0]
 
 
-def _of_ops(data: DataFolder, name: str, slot: str, graph: str | None) -> tuple[TensorProxy, ...]:
-    proxies: list[TensorProxy] = []
+def on_side(tensors: Sequence[TensorProxy], side: Side, name: str) -> tuple[TensorProxy, ...]:
+    """Return tensors, or their benchmark tensors; DataNotFoundError without any, UsageError for another side."""
+    if side not in get_args(Side):
+        raise UsageError("compare.no_such_side", side=repr(side), sides=get_args(Side))
+    if side == "npu":
+        return tuple(tensors)
+    benchmarks = tuple(tensor.benchmark for tensor in tensors if tensor.benchmark is not None)
+    if not benchmarks:
+        raise DataNotFoundError("compare.no_benchmark_tensor", name=name)
+    return benchmarks
+
+
+def _of_ops(
+    data: DataFolder, name: str, slot: str, graph: str | None, run: int | None
+) -> list[tuple[int | None, TensorProxy]]:
+    """Return the tensors of an op, each with the number of its run; of all runs, or of one."""
+    proxies: list[tuple[int | None, TensorProxy]] = []
     slots: list[str] = []
     for hit in data.find_ops(name, graph):
+        if run not in (None, hit.run.number):
+            continue
         for pair in data.pairs_of(hit):
             slots += [pair.slot] if pair.slot else []
             if slot in ("", pair.slot) and pair.slot:
-                proxies += _of_pair(hit, pair)
+                proxies += ((hit.run.number, proxy) for proxy in _of_pair(hit, pair))
     if not proxies:
         raise DataNotFoundError("compare.no_dumped_tensor", name=name, slot=slot, slots=slots)
-    return tuple(proxies)
+    return proxies
 
 
 def _of_pair(hit: FoundOp, pair: Pair) -> Iterator[TensorProxy]:

@@ -601,8 +601,8 @@ def parse_metrics(text: str) -> tuple[str, ...]:
 SCHEMA = 1
 #: What the columns of a result file do not have, or not under one name.
 _BESIDE = {"op": "op_name", "slot": "slot", "noise": "noise"}
-_COLUMNS = {column.json: column for column in READABLE.values() if column.json}
-_PARTS = (("metrics", Metrics), ("npu", Summary), ("golden", Summary))
+JSON_COLUMNS = {column.json: column for column in READABLE.values() if column.json}
+JSON_PARTS = (("metrics", Metrics), ("npu", Summary), ("golden", Summary))
 
 
 def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
@@ -614,14 +614,14 @@ def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
         where = Message("note.compare.line_of_result", line=row.line)
         raise FormatError.of(path, "compare.bad_number", line=row.line, what=where, column=name, value=shown(text))
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
-    for key, column in _COLUMNS.items():
+    for key, column in JSON_COLUMNS.items():
         document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)
     document["reason"] = render(row.reason)
     document["custom"] = dict.fromkeys(choice.custom) | dict(row.custom)
     document["left_out"] = dict(zip(("npu_ops", "benchmark_ops", "original_ops"), row.unlisted, strict=True))
     shown_fields = {column.field for column in metrics_of(choice)} | {COSINE.field}
     hidden = {column.field for column in METRICS} - shown_fields
-    for part, kind in _PARTS:
+    for part, kind in JSON_PARTS:
         document[part] = None
         if getattr(row, part) is not None:
             paths = {field.name: f"{part}.{field.name}" for field in fields(kind)}

@@ -119,7 +119,7 @@ class GraphStore:
                 return skim_graph_file(path)
             if entry.skim is None:
                 self._find_cached(path, entry)
-            if entry.skim is None and posixpath.basename(path) == DUMP_FILE:
+            if entry.skim is None and _is_msprobe(path):
                 self.load(path)
             if entry.skim is None:
                 entry.skim = skim_graph_file(path)
@@ -148,7 +148,7 @@ class GraphStore:
 
     def _find_cached(self, path: str, entry: _ReadFile) -> None:
         """Takes what a cache file has of the graph file."""
-        if posixpath.basename(path) == DUMP_FILE:
+        if _is_msprobe(path):
             return
         payload = self.cache.read(path, entry.signature, _VERSION)
         if payload is None:
@@ -163,7 +163,7 @@ class GraphStore:
 
     def _keep(self, path: str, entry: _ReadFile) -> None:
         """Writes a cache file."""
-        if entry.signature[0] < LARGE or posixpath.basename(path) == DUMP_FILE:  # which reads as fast
+        if entry.signature[0] < LARGE or _is_msprobe(path):  # which reads as fast
             return
         try:
             self.cache.write(path, entry.signature, _VERSION, _encode(entry))
@@ -171,15 +171,19 @@ class GraphStore:
             _log.info("%s: not cached: %s", path, error)
 
 
+def _is_msprobe(path: str) -> bool:
+    return posixpath.basename(path) == DUMP_FILE
+
+
 def ops_in(path: str) -> Iterable[tuple[str, str]]:
     """Return the names and types of the ops of a graph file, see `skim_ops`."""
-    if posixpath.basename(path) == DUMP_FILE:
+    if _is_msprobe(path):
         return ((op.name, op.type) for op in read_msprobe_graph(path).ops)
     return skim_ops(path)
 
 
 def _read_whole(path: str, signature: Signature) -> GraphFile:
-    if posixpath.basename(path) == DUMP_FILE:
+    if _is_msprobe(path):
         return read_msprobe_graph(path)
     if signature[0] < LARGE:
         return load_graph_file(path)

@@ -8,7 +8,6 @@ fused kernels are, have no counterpart.
 
 from __future__ import annotations
 
-import posixpath
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,15 +17,14 @@ from typing import TypeAlias
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.msprobe_ops import WITH_PARAMETERS
-from precision_tool.lib.data.msprobe_tree import CONSTRUCT_FILE
-from precision_tool.lib.io.files import exists, signature_of
-from precision_tool.lib.io.msprobe_dump import DumpIndex, read_calls, read_construct, read_dump_index
+from precision_tool.lib.data.msprobe_tree import modules_beside
+from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.io.msprobe_dump import DumpIndex, read_calls, read_dump_index
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.msprobe import (
     CallName,
     Direction,
-    ModuleTree,
     RecordedCall,
     RecordedTensor,
     parse_call_name,
@@ -56,7 +54,7 @@ class CallList:
 
     def __init__(self, path: str) -> None:
         self.index: DumpIndex = read_dump_index(path)
-        self.tree = _read_tree(path)
+        self.tree = modules_beside(path)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -99,14 +97,6 @@ class CallList:
         ordered = sorted(set(numbers))
         calls = zip(ordered, read_calls(self.index, ordered), strict=True)
         return {number: call for number, call in calls if isinstance(call, RecordedCall)}
-
-
-def _read_tree(path: str) -> ModuleTree:
-    construct = posixpath.join(posixpath.dirname(path), CONSTRUCT_FILE)
-    try:
-        return read_construct(construct) if exists(construct) else ModuleTree(parents={})
-    except PrecisionToolError:  # the graph's notes say so
-        return ModuleTree(parents={})
 
 
 def _unwrapped(path: str) -> str:

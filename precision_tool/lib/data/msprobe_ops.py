@@ -14,15 +14,21 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence, Set
-from contextlib import suppress
+from collections.abc import Container, Iterator, Sequence
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, overload
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import Stamps
-from precision_tool.lib.data.msprobe_tree import CONSTRUCT_FILE, STACK_FILE, TENSOR_FOLDER, MsprobeLeaf, find_msprobe
+from precision_tool.lib.data.msprobe_tree import (
+    CONSTRUCT_FILE,
+    STACK_FILE,
+    TENSOR_FOLDER,
+    MsprobeLeaf,
+    find_msprobe,
+    modules_beside,
+)
 from precision_tool.lib.io.files import exists, is_folder
 from precision_tool.lib.io.msprobe_dump import (
     data_type_of,
@@ -80,8 +86,7 @@ class EntryFiles(Sequence[DumpFile]):
             name: Entry(name=name, start=start, end=end)
             for name, start, end in zip(index.names, index.starts, index.ends, strict=True)
         }
-        tree = _tree_beside(self._path)
-        containers = {parent for parent in tree.parents.values() if parent is not None}
+        containers = modules_beside(self._path).children
         files = []
         for number, (name, place) in enumerate(places.items()):
             call = parse_call_name(name)
@@ -122,20 +127,11 @@ def type_of(call: CallName) -> str:
     return name if call.direction is Direction.FORWARD else f"{name}.{call.direction}"
 
 
-def _is_container(name: str, call: CallName, containers: Set[str]) -> bool:
+def _is_container(name: str, call: CallName, containers: Container[str]) -> bool:
     """Return whether all that a module computed is recorded call by call; `containers` are calls that others ran in."""
     if not call.is_module or call.direction is Direction.PARAMETERS_GRAD:
         return False
     return (name if call.direction is Direction.FORWARD else call.entry(Direction.FORWARD)) in containers
-
-
-def _tree_beside(path: str) -> ModuleTree:
-    """Return the modules of a `dump.json`; none where they are not recorded, or not to be read."""
-    tree = posixpath.join(posixpath.dirname(path), CONSTRUCT_FILE)
-    with suppress(PrecisionToolError):
-        if exists(tree):
-            return read_construct(tree)
-    return ModuleTree(parents={})
 
 
 def read_entry(file: DumpFile) -> OpDump:
@@ -317,12 +313,7 @@ class _Builder:
     def __init__(self, calls: Sequence[RecordedCall], stacks: CallStacks, tree: ModuleTree) -> None:
         self._calls, self._stacks, self._tree = calls, stacks, tree
         self._by_name = {call.name: call for call in calls}
-        self._containers = {parent for parent in tree.parents.values() if parent is not None}
         self._first_api = next((call.name for call in calls if call.call and not call.call.is_module), "")
-        self._inside: dict[str, list[str]] = {}
-        for child, parent in tree.parents.items():
-            if parent is not None:
-                self._inside.setdefault(parent, []).append(child)
         #: Parameters, and what the network as a whole is given, by what tells tensors apart.
         self._parameters: dict[object, dict[str, str]] = {}
         self._data: set[object] = set()
@@ -350,7 +341,7 @@ class _Builder:
     def ops(self) -> list[Op]:
         """The ops in the order in which their calls ended."""
         for number, call in enumerate(self._calls):
-            if call.call is not None and not _is_container(call.name, call.call, self._containers):
+            if call.call is not None and not _is_container(call.name, call.call, self._tree.children):
                 self._add(number, call, call.call)
         return self._ops
 
@@ -406,8 +397,8 @@ class _Builder:
         if name.direction is Direction.FORWARD:
             return RecordedOp(call=call)
         module = call.name.replace(f".{Direction.PARAMETERS_GRAD}.", f"{_FORWARD}.")
-        inside = [other for other in self._inside.get(module, ()) if _has_parameters(self._by_name.get(other))]
-        if inside or module in self._containers:
+        inside = [other for other in self._tree.children.get(module, ()) if _has_parameters(self._by_name.get(other))]
+        if inside or module in self._tree.children:
             forward = self._by_name.get(inside[0]) if len(inside) == 1 else None
         else:
             forward = self._by_name.get(module)

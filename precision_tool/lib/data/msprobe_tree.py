@@ -8,16 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.data.dump_tree import Stamps
-from precision_tool.lib.io.files import check_folder, could_be_path, list_folder, store_of
+from precision_tool.lib.data.workspace import MSPROBE_FILE
+from precision_tool.lib.io.files import check_folder, could_be_path, exists, list_folder, store_of
+from precision_tool.lib.io.msprobe_dump import read_construct
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.io.torch_file import SUFFIX, read_torch
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, shown
-from precision_tool.lib.model.msprobe import RecordedTensor
+from precision_tool.lib.model.msprobe import ModuleTree, RecordedTensor
 from precision_tool.lib.model.tensor import Tensor
 
-DUMP_FILE, STACK_FILE, CONSTRUCT_FILE = "dump.json", "stack.json", "construct.json"
+DUMP_FILE, STACK_FILE, CONSTRUCT_FILE = MSPROBE_FILE, "stack.json", "construct.json"
 TENSOR_FOLDER = "dump_tensor_data"
 _NPY = ".npy"
 _STEP, _RANK = re.compile(r"step([0-9]{1,12})"), re.compile(r"(rank|proc)([0-9]{1,12})")
@@ -159,6 +161,15 @@ def find_msprobe(path: str, stamps: Stamps | None = None) -> MsprobeRun:
     if unread:
         notes = (Message("note.data.unread_folders", count=len(unread), reason=unread[0].full_message),)
     return MsprobeRun(root=root, leaves=tuple(sorted(leaves, key=_order)), notes=notes)
+
+
+def modules_beside(path: str) -> ModuleTree:
+    """Return the modules that are recorded beside a `dump.json`; none where they are not recorded, or unreadable."""
+    construct = posixpath.join(posixpath.dirname(path), CONSTRUCT_FILE)
+    with suppress(PrecisionToolError):  # the graph's notes say why
+        if exists(construct):
+            return read_construct(construct)
+    return ModuleTree(parents={})
 
 
 def _leaf(folder: str, entries: dict[str, Kind | None]) -> MsprobeLeaf:

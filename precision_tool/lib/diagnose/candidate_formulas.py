@@ -387,10 +387,6 @@ class CandidateFormulas:
         #: Those of the recorded call that was asked for last, by its id and whether what it put out was given.
         self._recorded: tuple[tuple[int, bool] | None, tuple[Formula, ...]] = (None, ())
 
-    def forget_recorded(self) -> None:
-        """Let go of the numbers that the formulas of the last recorded call hold."""
-        self._recorded = (None, ())
-
     def key(self, op: Op) -> object:
         """Return what ops that are fused alike share."""
         if op.recorded is not None:

@@ -21,6 +21,7 @@ from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, Stat
 from precision_tool.lib.model.documents import NOT_STORED
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Doubles, Input, Kind
+from precision_tool.lib.ops.op_arguments import HALF
 
 #: Relative error up to which the vendor accepts a kernel, by type of its output.
 ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
@@ -34,7 +35,6 @@ _NARROWED = 2 * 2.0**-10
 _LARGEST = 2.0**-8
 #: An op stands out if it is so many times as far off as its middle peer, of which it has at least so many.
 _TIMES, _PEERS = 4.0, 3
-_HALF = ("float16", "bfloat16")
 #: Kinds of ops of which a kernel is made of approximated functions or sums of its own.
 _APPROXIMATING = (Kind.APPROXIMATE, Kind.COMPOSITE, Kind.SUM)
 #: Kinds whose errors are relative to the result, not to terms that may cancel, and elements that are many.
@@ -147,7 +147,7 @@ class TypePrecision:
     @property
     def order(self) -> SumOrder | None:
         """How float32 sums are added up; None where their error does not tell."""
-        is_sum = self.kind is Kind.SUM or (self.kind is Kind.MATRIX and self.input_dtype in _HALF)
+        is_sum = self.kind is Kind.SUM or (self.kind is Kind.MATRIX and self.input_dtype in HALF)
         if not is_sum or self.dtype != "float32" or self.rounding < _MANY_TERMS:
             return None
         if self.own < _TREE * self.rounding:
@@ -223,15 +223,15 @@ class Device:
         least = max(ACCEPTED[dtype], _FUNCTIONS) if kind in _APPROXIMATING else ACCEPTED[dtype]
         if kind is Kind.MATRIX:
             # The matrix unit multiplies half precision exactly and adds up in float32; only float32 may be narrowed.
-            least = 0.0 if dtype in _HALF else _NARROWED
+            least = 0.0 if dtype in HALF else _NARROWED
         peers = self._of((_joined(how), dtype), name)
         if len(peers) < _PEERS:
             family = _APPROXIMATING if kind in _APPROXIMATING else (kind,)
-            is_half = dtype in _HALF
+            is_half = dtype in HALF
             relatives = [
                 value for key, other in self.kinds.items()
                 # What float32 products lose as their inputs are narrowed tells nothing of those in half precision.
-                if other in family and (kind is not Kind.MATRIX or (key[1] in _HALF) is is_half)
+                if other in family and (kind is not Kind.MATRIX or (key[1] in HALF) is is_half)
                 for value in self._of(key, name)
             ]  # fmt: skip
             middle = quantiles(relatives, n=4)[2] if len(relatives) >= _PEERS else 0.0
@@ -258,7 +258,7 @@ class Device:
         Of an element, rounding allows several units of half precision; of all elements together it allows for no more
         than their root mean square. So much more is an error of the whole, such as a factor.
         """
-        if slot.kind not in _SHOWN_BY_ALL or slot.dtype not in _HALF or slot.looked_at < _MANY_ELEMENTS:
+        if slot.kind not in _SHOWN_BY_ALL or slot.dtype not in HALF or slot.looked_at < _MANY_ELEMENTS:
             return False
         if slot.exact_share > _MOSTLY or slot.own <= 2 * slot.rounding:
             return False

@@ -31,14 +31,14 @@ class Flow:
 
     def downstream(self, ops: Iterable[Op]) -> dict[int, Op]:
         """Return every op that is fed, directly or not, by one of `ops`, by id."""
-        return _reached(ops, lambda op: self._next.get(id(op), ()))
+        return reached_from(ops, lambda op: self._next.get(id(op), ()))
 
     def upstream(self, op: Op) -> dict[int, Op]:
         """Return every op that feeds `op`, directly or not, by id."""
-        return _reached([op], lambda reader: [root.op for root in self._values.producers(reader)])
+        return reached_from([op], lambda reader: [root.op for root in self._values.producers(reader)])
 
 
-def _reached(ops: Iterable[Op], next_of: Callable[[Op], Iterable[Op]]) -> dict[int, Op]:
+def reached_from(ops: Iterable[Op], next_of: Callable[[Op], Iterable[Op]]) -> dict[int, Op]:
     """Return every op that one way leads to from `ops`, which are among them only if it leads back."""
     reached: dict[int, Op] = {}
     waiting = [next_op for op in ops for next_op in next_of(op)]

@@ -13,11 +13,13 @@ from dataclasses import replace
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.msprobe_tree import find_msprobe
 from precision_tool.lib.diagnose.decide import RunVerdict
+from precision_tool.lib.diagnose.divergence import reached_from
 from precision_tool.lib.diagnose.plan import again
 from precision_tool.lib.diagnose.recorded_figures import FigureSuspect, FiguresVerdict, Ground, Origin, judge_figures
 from precision_tool.lib.diagnose.verdict_model import FIGURES, Action, Cause, Fact, OpResult, Proof, Step, Suspect
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import joined
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf
 
 _CAUSES = {Origin.DATA: Cause.INPUT, Origin.VARIABLE: Cause.WEIGHTS}
@@ -46,11 +48,11 @@ def _folder(path: str) -> str:
 
 def _with_suspects(judged: RunVerdict, figures: FiguresVerdict) -> RunVerdict:
     by_name = {result.name: result for result in judged.ops}
-    readers: dict[str, list[str]] = {}
+    readers: dict[str, list[Op]] = {}
     for result in judged.ops:
         for edge in result.op.inputs:
             if edge is not None:
-                readers.setdefault(edge.producer, []).append(result.name)
+                readers.setdefault(edge.producer, []).append(result.op)
     suspects = tuple(
         _suspect(each, by_name[each.name], readers)
         for each in figures.suspects if each.is_accused and each.name in by_name
@@ -75,7 +77,7 @@ def _collect(config: dict[str, object]) -> Step:
     return Step(do=Action.COLLECT_TENSORS, code=f"{{\n{lines}\n}}", where="msprobe_config")
 
 
-def _suspect(each: FigureSuspect, result: OpResult, readers: Mapping[str, Sequence[str]]) -> Suspect:
+def _suspect(each: FigureSuspect, result: OpResult, readers: Mapping[str, Sequence[Op]]) -> Suspect:
     cause = Cause.RANDOM if each.ground is Ground.RANDOM else Cause.KERNEL
     culprit, recorded = each.name, result.op.recorded
     facts = [Fact(name=FIGURES, value=joined(each.reasons[:_MAX_REASONS]))]
@@ -87,15 +89,5 @@ def _suspect(each: FigureSuspect, result: OpResult, readers: Mapping[str, Sequen
     return Suspect(
         culprit=culprit, cause=cause, proof=Proof.FIGURES, confidence=each.confidence, number=result.number,
         op_type=result.op.type, facts=tuple(facts), module=result.op.module, source=result.op.source,
-        followers=_after(each.name, readers), result=result,
+        followers=len(reached_from([result.op], lambda op: readers.get(op.name, ()))), result=result,
     )  # fmt: skip
-
-
-def _after(name: str, readers: Mapping[str, Sequence[str]]) -> int:
-    """Return the number of ops downstream of an op."""
-    waiting, reached = [name], {name}
-    while waiting:
-        fresh = [reader for reader in readers.get(waiting.pop(), ()) if reader not in reached]
-        reached.update(fresh)
-        waiting += fresh
-    return len(reached) - 1

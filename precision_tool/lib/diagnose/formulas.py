@@ -32,11 +32,10 @@ from precision_tool.lib.ops.base import (
     Places,
     RowSums,
 )
-from precision_tool.lib.ops.op_arguments import distinct
+from precision_tool.lib.ops.op_arguments import HALF, distinct
 
 #: Multiplications and additions that are made for one op at most.
 _MAX_WORK = 4e10
-HALF = frozenset({"float16", "bfloat16"})
 #: Lent inputs are counted from here, behind those of any op.
 LENT = 1 << 20
 _PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
@@ -137,12 +136,12 @@ class Formula:
     #: Inputs beside the op's own by slot, and their names: parameters that were folded into others.
     lent: Mapping[int, Input] = field(default_factory=dict, repr=False)
     names_lent: tuple[str, ...] = ()
-    #: The same without the rounding of inputs that autocast makes, where it does.
-    plain: Formula | None = field(default=None, repr=False)
+    #: Makes the same without the rounding of inputs that autocast makes, where it does.
+    plain: Callable[[], Formula] | None = field(default=None, repr=False)
 
     def in_type(self, dtype: str) -> Formula:
         """Return the formula of a run that puts out another type: only half precision comes from autocast."""
-        return self if self.plain is None or dtype in HALF else self.plain
+        return self if self.plain is None or dtype in HALF else self.plain()
 
     @property
     def how(self) -> tuple[str, ...]:
@@ -252,7 +251,8 @@ class Formula:
             stages.append(
                 replace(stage, output_specs=open_shapes, attrs=attrs, rows=rows_in_all)
             )  # fmt: skip
-        plain = None if self.plain is None else self.plain.unshaped(rows)
+        make = self.plain
+        plain = None if make is None else lambda: make().unshaped(rows)
         return replace(self, stages=tuple(stages), plain=plain)
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:

@@ -28,13 +28,12 @@ from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.msprobe import CallName, Direction, RecordedTensor, parse_call_name
 from precision_tool.lib.ops.base import Kind
+from precision_tool.lib.ops.op_arguments import HALF
 
 #: Own errors of float32 products that came from inputs in HF32, with 12 or 13 bits less: float32 itself is a hundredth.
 _HF32 = (2.0**-16, 2.0**-10)
 #: A larger own error is no matter of precision.
 _ROUGH = 2.0**-5
-#: Floating-point types that float32 is better than.
-_HALVES = ("float16", "bfloat16")
 #: What keeps the type of the ops whose lines it holds.
 _SCOPE = "with npu_scope.keep_dtype_scope():"
 #: Types of the graph as the file `customize_dtypes` calls them; the device decides on others.
@@ -111,6 +110,12 @@ def with_passports_known(steps: Sequence[Step | StepText], *, differ: bool) -> t
     return Step(do=Action.MEND_PASSPORTS), *others
 
 
+def with_switch_file_known(steps: Sequence[Step | StepText], code: Sequence[str]) -> tuple[Step | StepText, ...]:
+    """Return the steps where a pass is off already in a file that the session does not use; `code` makes it use it."""
+    give = Step(do=Action.GIVE_SWITCH_FILE, code="\n".join(code), where="script")
+    return tuple(give if getattr(step, "do", None) is Action.SWITCH_PASS_OFF else step for step in steps)
+
+
 def _elsewhere() -> list[Step]:
     """Return where to look if training goes wrong, and no op of this step computes wrong."""
     return [
@@ -139,7 +144,7 @@ def _more_precise(suspect: Suspect) -> list[Step]:
         return []
     if _is_hf32(slot):
         return [Step(do=Action.NO_HF32, code="allow_hf32=False")]
-    if slot.dtype not in _HALVES:
+    if slot.dtype not in HALF:
         return []
     steps = []
     if slot.own < _ROUGH and _is_scattered(slot):
@@ -200,7 +205,7 @@ def _kept_in_float32(suspect: Suspect) -> list[Step]:
     """Return the line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
     slot = suspect.result.worst_slot if suspect.result is not None else None
     names = suspect.result.op.original_names if suspect.result is not None else ()
-    if slot is None or slot.dtype not in _HALVES or not names:
+    if slot is None or slot.dtype not in HALF or not names:
         return []
     return [Step(do=Action.KEEP_FUSED_TYPE, code=_SCOPE, ops=tuple(names))]
 
@@ -364,7 +369,7 @@ def in_float32(op: Op, framework: str) -> list[Step]:
     None for one that works in place: its tensor keeps its type.
     """
     recorded = op.recorded
-    if recorded is None or not any(desc.dtype in _HALVES for desc in op.output_descs):
+    if recorded is None or not any(desc.dtype in HALF for desc in op.output_descs):
         return []
     call = recorded.forward or recorded.call
     path, _, rest = op.module.partition(" (")
@@ -391,7 +396,7 @@ def in_float32(op: Op, framework: str) -> list[Step]:
         own = slot.removeprefix("kwargs.")
         number = len(names)
         names[slot] = own if own != slot else usual[number] if number < len(usual) else f"x{number}"
-        is_half = recorded_tensor.dtype.rpartition(".")[2].lower() in _HALVES
+        is_half = recorded_tensor.dtype.rpartition(".")[2].lower() in HALF
         return f"{names[slot]}.float()" if is_half else names[slot]
 
     try:

@@ -6,7 +6,6 @@ others. So of those that share a key, one after the other is judged until one fi
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from bisect import insort
@@ -365,10 +364,6 @@ class Recomputer:
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             result = replace(base, reason=failed)
-        if op.recorded is not None:
-            self.candidates.forget_recorded()
-            self._tried = (None, None, None)
-            gc.collect(0)  # formulas of gradients refer to each other, and hold the numbers of the op
         return replace(result, seconds=time.monotonic() - start)
 
     def _connections(self, op: Op) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ of GE's graphs are. Elsewhere the arguments are bound anew each time, as a stage
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from precision_tool.lib.model.msprobe import (
 )
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Output, Outputs
+from precision_tool.lib.ops.op_arguments import HALF
 from precision_tool.lib.ops.torch_apis import builder_of, other_call, torch_call
 from precision_tool.lib.ops.torch_gradients import has_gradient, recorded_gradients, torch_gradients
 
@@ -102,16 +104,18 @@ def recorded_formulas(
     elif not _is_forward(recorded):
         formula = _gradient_formula(op, recorded, inputs, got)
         if recorded.forward is not None and autocast_type(recorded.forward):
-            formula = replace(formula, plain=_gradient_formula(op, recorded, inputs, got, is_cast=False))
+            formula = replace(formula, plain=partial(_gradient_formula, op, recorded, inputs, got, is_cast=False))
         yield formula
     elif api_of(recorded.call) in MODULES:
         yield from _module_formulas(op, recorded, inputs)
     else:
-        formula = _formula(op, recorded, inputs, _forward_call)
+        call = _forward_call(op, recorded, inputs)
+        formula = _formula(op, recorded, inputs, _forward_call, call)
         if autocast_type(recorded.call):
-            formula = replace(formula, plain=_formula(op, recorded, inputs, partial(_forward_call, is_cast=False)))
+            uncast = partial(_forward_call, is_cast=False)
+            formula = replace(formula, plain=partial(_formula, op, recorded, inputs, uncast))
         yield formula
-        if other_call(_forward_call(op, recorded, inputs)) is not None:
+        if other_call(call) is not None:
             yield replace(_formula(op, recorded, inputs, _other_forward_call), is_certain=False)
 
 
@@ -177,9 +181,8 @@ def _forward_call(
     is_cast: bool = True,
 ) -> Call:  # fmt: skip
     """The call of a formula; `others` are arguments by name that have other values; `is_cast`: autocast rounds."""
-    lower = autocast_type(recorded.call) if is_cast else ""
-    if lower:
-        inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+    if is_cast:
+        inputs = _as_cast(recorded.call, inputs)
     name = api_of(recorded.call)
     args, kwargs = bound(recorded.call, inputs)
     builder = builder_of(name) if others else None
@@ -197,8 +200,12 @@ def _other_forward_call(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input
     return call
 
 
-def _formula(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make) -> Formula:
-    call = make(op, recorded, inputs)
+def _formula(
+    op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], make: _Make, call: Call | None = None
+) -> Formula:
+    """The formula of a call; `call` is what `make` makes of these inputs, where that was made already."""
+    if call is None:
+        call = make(op, recorded, inputs)
     spec = op_table.find(call.op_type)
     if spec is None:
         raise NotComputedError("no_formula", op_type=call.op_type)
@@ -328,9 +335,7 @@ def _module_formulas(op: Op, recorded: RecordedOp, inputs: Mapping[int, Input]) 
         def make(
             op: Op, recorded: RecordedOp, inputs: Mapping[int, Input], options: Mapping[str, Any] = options
         ) -> Call:
-            lower = autocast_type(recorded.call)
-            if lower:
-                inputs = {slot: _rounded(tensor, lower) for slot, tensor in inputs.items()}
+            inputs = _as_cast(recorded.call, inputs)
             args, _ = bound(recorded.call, inputs)
             given = {slot.partition(".")[2]: inputs[number] for number, slot in enumerate(recorded.input_slots)
                      if slot.startswith("parameters.")}  # fmt: skip
@@ -433,13 +438,10 @@ def _gradients(
     forward = recorded.forward
     if forward is None:
         raise NotComputedError("no_formula", op_type=op.type)
-    lower = autocast_type(forward) if is_cast else ""
     first = len(recorded.gradients)
     behind = first + sum(not slot.startswith("output") for slot, _ in forward.tensors())
-    if lower:
-        inputs = {
-            slot: _rounded(tensor, lower) if first <= slot < behind else tensor for slot, tensor in inputs.items()
-        }
+    if is_cast:
+        inputs = _as_cast(forward, inputs, range(first, behind))
     args, kwargs = bound(forward, inputs, first)
     gradients = [None if slot is None else inputs.get(slot) for slot in recorded.gradient_slots]
     outputs = [None if number is None else inputs.get(behind + number) for number in numbered(forward.outputs)]
@@ -464,28 +466,30 @@ def _gradients(
 
 def bound(call: RecordedCall, inputs: Mapping[int, Input], first: int = 0) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call with its tensors, of slots from `first` on. NotComputedError for one missing."""
-    slots = iter(range(first, 1 << 62))
+    slots = itertools.count(first)
+    args = [_value(argument, call, inputs, slots) for argument in call.inputs]
+    return args, {name: _value(argument, call, inputs, slots) for name, argument in call.kwargs.items()}
 
-    def value(argument: Argument) -> Any:
-        if isinstance(argument, RecordedTensor):
-            slot = next(slots)
-            if slot not in inputs:
-                raise NotComputedError("fed_unknown", name=call.name, slot=slot)
-            return inputs[slot]
-        if isinstance(argument, Literal):
-            return _literal(argument)
-        if isinstance(argument, SliceArgument):
-            return slice(argument.start, argument.stop, argument.step)
-        if isinstance(argument, DescribedArgument):
-            raise NotComputedError("no_variant", name="argument", value=argument.type, op_type=api_of(call))
-        if isinstance(argument, tuple):
-            return [value(item) for item in argument]
-        if isinstance(argument, Mapping):
-            return {name: value(item) for name, item in argument.items()}
-        return argument
 
-    args = [value(argument) for argument in call.inputs]
-    return args, {name: value(argument) for name, argument in call.kwargs.items()}
+# A function of its own: one that calls itself within `bound` is held by itself, and holds the arrays until the next
+# garbage collection.
+def _value(argument: Argument, call: RecordedCall, inputs: Mapping[int, Input], slots: Iterator[int]) -> Any:
+    if isinstance(argument, RecordedTensor):
+        slot = next(slots)
+        if slot not in inputs:
+            raise NotComputedError("fed_unknown", name=call.name, slot=slot)
+        return inputs[slot]
+    if isinstance(argument, Literal):
+        return _literal(argument)
+    if isinstance(argument, SliceArgument):
+        return slice(argument.start, argument.stop, argument.step)
+    if isinstance(argument, DescribedArgument):
+        raise NotComputedError("no_variant", name="argument", value=argument.type, op_type=api_of(call))
+    if isinstance(argument, tuple):
+        return [_value(item, call, inputs, slots) for item in argument]
+    if isinstance(argument, Mapping):
+        return {name: _value(item, call, inputs, slots) for name, item in argument.items()}
+    return argument
 
 
 def _literal(argument: Literal) -> Any:
@@ -494,17 +498,13 @@ def _literal(argument: Literal) -> Any:
     return list(argument.value) if isinstance(argument.value, tuple) else argument.value
 
 
-#: Types that autocast casts to.
-_LOWER = frozenset({"float16", "bfloat16"})
-
-
 def autocast_type(call: RecordedCall) -> str:
     """The type that autocast cast a call's inputs to, which were recorded before: that of its outputs; "" for none."""
     types = {data_type_of(tensor.dtype) for slot, tensor in call.tensors() if slot.startswith("output")}
     given = {
         data_type_of(tensor.dtype) for slot, tensor in call.tensors() if not slot.startswith("output")
     } & UNIT.keys()
-    if "dtype" in call.kwargs or len(types) != 1 or not types <= _LOWER or types >= given or "float32" not in given:
+    if "dtype" in call.kwargs or len(types) != 1 or not types <= HALF or types >= given or "float32" not in given:
         return ""
     function = call.call.name if call.call is not None else ""
     return "" if function in _CASTING else next(iter(types))
@@ -512,6 +512,16 @@ def autocast_type(call: RecordedCall) -> str:
 
 #: Functions whose purpose is another type.
 _CASTING = frozenset({"to", "type", "half", "bfloat16", "type_as", "copy_", "_to_copy", "npu_dtype_cast"})
+
+
+def _as_cast(call: RecordedCall, inputs: Mapping[int, Input], slots: range | None = None) -> Mapping[int, Input]:
+    """The inputs, those of `slots` rounded as autocast does for a call."""
+    lower = autocast_type(call)
+    if not lower:
+        return inputs
+    return {
+        slot: _rounded(tensor, lower) if slots is None or slot in slots else tensor for slot, tensor in inputs.items()
+    }
 
 
 def _rounded(tensor: Input, dtype: str) -> Input:

@@ -259,12 +259,19 @@ _MENDED = frozenset({"right", "gone", "agrees", "repeats", *_NO_MORE.values()})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that a switch may have changed: `what` is "pass", "type" or "scale", of `name`; before and now."""
+    """One thing that a switch may have changed: `what` is "pass", "type" or "scale", of `name`; before and now.
+
+    `is_in_effect` tells that a pass makes ops now; `why`, for such a pass, what is wrong with how it was switched off,
+    and `code` the lines of the training script that mend it.
+    """
 
     what: str
     name: str
     before: Message | str
     now: Message | str
+    is_in_effect: bool = False
+    why: Message | None = None
+    code: tuple[str, ...] = ()
 
     @property
     def is_changed(self) -> bool:
@@ -309,6 +316,7 @@ class Since:
                 {
                     "what": change.what, "name": change.name, "before": render(change.before),
                     "now": render(change.now), "changed": change.is_changed,
+                    "why": render(change.why) if change.why is not None else None,
                 }
                 for change in self.changes
             ],
@@ -391,10 +399,11 @@ def _passes(earlier: StoredVerdict, was: StoredRun, run: StoredRun, before: OpVe
     if earlier.verdict.pass_name is not None:
         names.add(earlier.verdict.pass_name)
     for name in sorted(names):
-        before_count, count = (
-            Message("since.ops", count=sum(name in op.passes for op in each.ops)) for each in (was, run)
-        )
-        yield Change(what="pass", name=name, before=before_count, now=count)
+        before_count, count = (sum(name in op.passes for op in each.ops) for each in (was, run))
+        yield Change(
+            what="pass", name=name, before=Message("since.ops", count=before_count),
+            now=Message("since.ops", count=count), is_in_effect=count > 0,
+        )  # fmt: skip
 
 
 def _types(before: OpVerdict | None, after: OpVerdict | None) -> Iterator[Change]:

@@ -312,6 +312,8 @@ class Action(StrEnum):
     HIGH_PRECISION = "high_precision"
     FLOAT32_KERNEL = "float32_kernel"
     SWITCH_PASS_OFF = "switch_pass_off"
+    #: A pass is off in a file that the session does not use.
+    GIVE_SWITCH_FILE = "give_switch_file"
     KEEP_FUSED_TYPE = "keep_fused_type"
     KEEP_TYPE = "keep_type"
     SCALE_INPUTS = "scale_inputs"

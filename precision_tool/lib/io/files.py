@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO, Union
 
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.local import LOCAL, folder_error, open_descriptor, user_error
+from precision_tool.lib.io.local import LOCAL, check_readable, folder_error, open_descriptor, user_error
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.io.writing import replacing_text
 from precision_tool.lib.messages import Message
@@ -147,6 +147,7 @@ def local_file(path: str) -> str:
     """A path that other programs can open; FormatError for a file of another store."""
     if store_of(path) is not LOCAL:
         raise FormatError.of(path, "io.not_on_disk")
+    check_readable(path)
     return path
 
 
@@ -240,6 +241,7 @@ def list_folder(path: str, what: str = "files") -> list[str]:
     """
     if store_of(path) is not LOCAL:
         return [entry.name for entry in entries(path)]
+    check_readable(path)
     try:
         return sorted(os.listdir(path))
     except OSError as error:

@@ -32,6 +32,9 @@ _PIECE = 64 << 20
 MAX_OPEN_FILES, _PROCESS_SHARE = 8192, 2
 #: Where relative paths begin for a worker on another machine; "": at the working folder.
 _reading_from: ContextVar[str] = ContextVar("reading_from", default="")
+#: The folders, without links, that this process may read while it works for others; empty: it may read what its user
+#: may.
+_readable: list[str] = []
 
 
 def user_error(path: str, error: OSError) -> PrecisionToolError:
@@ -58,8 +61,35 @@ def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToo
     return FormatError.of(path, "io.unlisted", reason=error.strerror or str(error))
 
 
+@contextmanager
+def reading_only(folders: Sequence[str]) -> Iterator[None]:
+    """What lies outside of some folders is refused (FormatError), by links too, until the block ends.
+
+    It holds for what is opened and listed by paths of the operating system.
+    """
+    before = list(_readable)
+    _readable[:] = map(os.path.realpath, folders)
+    try:
+        yield
+    finally:
+        _readable[:] = before
+
+
+def check_readable(path: str) -> None:
+    """Raise FormatError for a path outside of the folders of `reading_only`."""
+    if not _readable:
+        return
+    try:
+        place = os.path.realpath(path)
+    except ValueError:  # a zero byte in the name, which opening it says
+        return
+    if not any(os.path.commonpath([folder, place]) == folder for folder in _readable):
+        raise FormatError.of(path, "io.outside", folders=list(_readable))
+
+
 def open_descriptor(path: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """A descriptor of a regular file. DataNotFoundError if it is missing, FormatError for all else."""
+    check_readable(path)
     try:
         handle = os.open(path, flags | _ALWAYS, mode)
     except OSError as error:
@@ -257,6 +287,7 @@ class LocalStore(Store):
         return Stat(kind=kind, size=status.st_size, signature=signature)
 
     def entries(self, folder: str) -> Sequence[Entry]:
+        check_readable(folder)
         try:
             with os.scandir(folder) as listing:
                 return [Entry(name=entry.name, kind=_kind(entry)) for entry in sorted(listing, key=attrgetter("name"))]

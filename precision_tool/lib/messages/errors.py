@@ -4,7 +4,7 @@ Everything else that is raised is our own mistake and ends with a traceback in t
 This module runs on Python 3.7.
 """
 
-from typing import Any, Dict, Iterator, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type, TypeVar, Union
 
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.catalogue import has_text
@@ -90,6 +90,10 @@ class PrecisionToolError(Exception):
         error = cls(kind, hint, **fields)
         error.line = line
         return error
+
+    def _render_traceback_(self) -> List[str]:
+        """Return what IPython shows in place of a traceback: what is wrong, and what to do next."""
+        return [type(self).__name__ + ": " + str(self), *filter(None, [self.hint])]
 
     @property
     def reason_message(self) -> Message:

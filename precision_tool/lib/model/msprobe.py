@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -249,17 +249,17 @@ class RecordedOp:
 def numbered(arguments: Iterable[Argument]) -> tuple[int | None, ...]:
     """Return of every argument, also those within others, which of the tensors it is; None for what is no tensor."""
     count = itertools.count()
+    return tuple(next(count) if isinstance(item, RecordedTensor) else None for item in _flat(arguments))
 
-    def walk(items: Iterable[Argument]) -> Iterator[int | None]:
-        for item in items:
-            if isinstance(item, tuple):
-                yield from walk(item)
-            elif isinstance(item, (Mapping, DescribedArgument)):
-                yield from walk((item if isinstance(item, Mapping) else item.fields).values())
-            else:
-                yield next(count) if isinstance(item, RecordedTensor) else None
 
-    return tuple(walk(arguments))
+def _flat(arguments: Iterable[Argument]) -> Iterator[Argument]:
+    for item in arguments:
+        if isinstance(item, tuple):
+            yield from _flat(item)
+        elif isinstance(item, (Mapping, DescribedArgument)):
+            yield from _flat((item if isinstance(item, Mapping) else item.fields).values())
+        else:
+            yield item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class CallStacks:
     problem: Message | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModuleTree:
     """The module call in which each call ran, None for one at the top; empty where APIs alone were recorded.
 
@@ -288,3 +288,12 @@ class ModuleTree:
     parents: Mapping[str, str | None]
     micro_steps: Mapping[str, int] = field(default_factory=dict)
     problem: Message | None = None
+
+    @cached_property
+    def children(self) -> Mapping[str, Sequence[str]]:
+        """The calls that ran in each module call that any ran in."""
+        children: dict[str, list[str]] = {}
+        for child, parent in self.parents.items():
+            if parent is not None:
+                children.setdefault(parent, []).append(child)
+        return children

@@ -32,6 +32,7 @@ from precision_tool.lib.ops.base import (
 )
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
+    HALF,
     ROUNDOFF,
     axes_of,
     axis_of,
@@ -963,7 +964,7 @@ def _batch_norm_v3(call: Call) -> _Plan:
     type in which the mean and the inverse root are held: PyTorch's kernel for processors has that of its parameters.
     """
     held = text(call, "held", default="")
-    if held and held not in ("float16", "bfloat16"):
+    if held and held not in HALF:
         raise NotComputedError("no_variant", name="held", value=held)
     x = floats(needed(call, 0))
     axis = _axis(call, needed(call, 0))

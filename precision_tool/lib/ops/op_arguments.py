@@ -17,6 +17,8 @@ Mask = npt.NDArray[np.bool_]
 
 #: Half the distance of neighbours at 1, and the smallest normal number, by type.
 ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+#: The types of half precision.
+HALF = frozenset({"float16", "bfloat16"})
 _TINY = {"float16": 2.0**-22, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 #: So many units of the last place may an input move before a switch counts as undoubted.
 _MOVE = 4.0

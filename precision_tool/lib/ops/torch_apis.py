@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, inf, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from precision_tool.lib.messages import Message
 from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OutputSpec, check_size, reason_of
-from precision_tool.lib.ops.op_arguments import Array, axis_of
+from precision_tool.lib.ops.op_arguments import HALF, Array, axis_of
 
 #: Makes the call of a formula from recorded arguments.
 Builder = Callable[..., Call]
@@ -34,17 +34,27 @@ _TYPE_NAMES = {"half": "float16", "float": "float32", "double": "float64", "int"
                "short": "int16"}  # fmt: skip
 
 
-def api(*names: str) -> Callable[[Builder], Builder]:
-    """Register the builder of some functions; a name with a prefix counts for that prefix only."""
+Entry = TypeVar("Entry")
 
-    def register(builder: Builder) -> Builder:
-        for name in names:
-            if name in _APIS:
-                raise ValueError(f"two builders for {name}")
-            _APIS[name] = builder
-        return builder
 
-    return register
+def registrar(table: dict[str, Entry]) -> Callable[..., Callable[[Entry], Entry]]:
+    """Return the decorator that adds a function to a table by names; one with a prefix counts for that prefix only."""
+
+    def named(*names: str) -> Callable[[Entry], Entry]:
+        def add(entry: Entry) -> Entry:
+            for name in names:
+                if name in table:
+                    raise ValueError(f"{name} is registered twice")
+                table[name] = entry
+            return entry
+
+        return add
+
+    return named
+
+
+#: Registers the builder of some functions.
+api = registrar(_APIS)
 
 
 def torch_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
@@ -94,7 +104,7 @@ def other_call(call: Call) -> Call | None:
         return None
     types = {tensor.dtype for tensor in call.inputs[:3] if tensor is not None}
     short = types.pop() if len(types) == 1 else ""
-    return replace(call, attrs={**call.attrs, "held": short}) if short in ("float16", "bfloat16") else None
+    return replace(call, attrs={**call.attrs, "held": short}) if short in HALF else None
 
 
 def builder_of(name: str) -> Builder | None:

@@ -31,6 +31,7 @@ from precision_tool.lib.ops.base import (
 from precision_tool.lib.ops.losses import optional_numbers, reduced_loss
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
+    HALF,
     ROUNDOFF,
     Mask,
     attribute,
@@ -428,7 +429,7 @@ def added_multiple(call: Call) -> Outputs:
     a, b = numbers(call, 0, 1)
     alpha = real(call, "alpha")
     dtype = needed(call, 1).dtype
-    short = ROUNDOFF[dtype] / ROUNDOFF["float32"] if dtype in ("float16", "bfloat16") else 1.0
+    short = ROUNDOFF[dtype] / ROUNDOFF["float32"] if dtype in HALF else 1.0
     product = held(alpha) * b
     return [(Tracked(product.value, product.noise + 2 * (short * product.value) ** 2) + a).output()]
 

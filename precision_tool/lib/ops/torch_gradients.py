@@ -25,7 +25,7 @@ from precision_tool.lib.ops import op_table
 from precision_tool.lib.ops.attention import turned
 from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, OutputSpec, check_size, needed, reason_of
 from precision_tool.lib.ops.op_arguments import Array
-from precision_tool.lib.ops.torch_apis import key_of, torch_call
+from precision_tool.lib.ops.torch_apis import key_of, registrar, torch_call
 from precision_tool.lib.ops.torch_formulas import adaptive_spans, taps
 
 Shape = tuple[int, ...]
@@ -35,19 +35,8 @@ Maker = Callable[[], Call]
 Gradients = Iterator[tuple[Input, Maker | None]]
 Builder = Callable[..., Gradients]
 _GRADIENTS: dict[str, Builder] = {}
-
-
-def gradient(*names: str) -> Callable[[Builder], Builder]:
-    """Register the builder of the gradients of some functions; a name with a prefix counts for that prefix only."""
-
-    def register(builder: Builder) -> Builder:
-        for name in names:
-            if name in _GRADIENTS:
-                raise ValueError(f"two gradients for {name}")
-            _GRADIENTS[name] = builder
-        return builder
-
-    return register
+#: Registers the builder of the gradients of some functions.
+gradient = registrar(_GRADIENTS)
 
 
 def has_gradient(name: str) -> bool:
@@ -288,15 +277,17 @@ class _Back:
 
     def call_again(self, exchanged: Mapping[int, Input]) -> Call:
         """The same call of other tensors."""
+        args = self._exchanged(self.args, exchanged)
+        return torch_call(
+            self.name, args, {key: self._exchanged(value, exchanged) for key, value in self.kwargs.items()}
+        )
 
-        def other(value: Any) -> Any:
-            if isinstance(value, Input):
-                return exchanged.get(self.number_of(value), value)
-            if isinstance(value, (list, tuple)):
-                return type(value)(other(part) for part in value)
-            return value
-
-        return torch_call(self.name, other(self.args), {key: other(value) for key, value in self.kwargs.items()})
+    def _exchanged(self, value: Any, exchanged: Mapping[int, Input]) -> Any:
+        if isinstance(value, Input):
+            return exchanged.get(self.number_of(value), value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._exchanged(part, exchanged) for part in value)
+        return value
 
 
 def _results(call: Call) -> list[Array]:

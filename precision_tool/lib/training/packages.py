@@ -39,6 +39,8 @@ def reason_of(error: BaseException) -> str:
         nodes = [number for number, line in enumerate(lines) if re.match("Nodes?: '", line)]
         lines = lines[nodes[-1] + 1 :] if nodes else lines[1:]
         lines = [line for line in lines if line and not line.endswith("root error(s) found.")]
+    elif lines and lines[0] == "in user code:":  # a trace: the places first
+        lines = [line for line in lines if line][-1:]
     return lines[0] if lines else type(error).__name__
 
 

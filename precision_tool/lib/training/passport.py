@@ -346,6 +346,21 @@ class Recorder:
             self._rank = _TRAINS
 
 
+def record_step(subject: Any, settings: Optional[Settings] = None) -> None:
+    """Write the benchmark's passport of a step of TensorFlow 2 that is about to run, unless the script has written it.
+
+    `subject` is a model or a list of variables. Nothing is raised.
+    """
+    if begun(BENCHMARK) is not None:
+        return
+    record = begin(BENCHMARK, settings)
+    try:
+        _record_model(record, subject, None)
+    except Exception as error:  # as above: the training goes on
+        say("passport.no_hashes", reason=reason_of(error))
+    record.save()
+
+
 def record_replay(record: Passport, graph: Any, checkpoint: str, feeds: Mapping[Any, Any]) -> None:
     """Fill the passport of a replayed step: its variables are those of the checkpoint. Nothing is raised."""
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
+from rich.console import RenderableType
 
 from precision_tool.lib.compare.columns import METRIC_FIELDS
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.result_csv import write_result
-from precision_tool.lib.diagnose.agreement import find_first_fault, ops_of
+from precision_tool.lib.diagnose.agreement import agrees, distance, find_first_fault, ops_of
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, Leaf, diagnose_leaf, leaves_of
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import read_beside
@@ -24,18 +23,23 @@ from precision_tool.lib.diagnose.verdict_model import Verdict
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.view.compare_screen import finding_panel, leaf_title, overview_lines
 from precision_tool.lib.view.findings import RenderedFinding, render_finding
-from precision_tool.lib.view.verdict_screen import rendered_verdict, verdict_block
+from precision_tool.lib.view.html import html_of, text_of
+from precision_tool.lib.view.notebook import command_for, program
+from precision_tool.lib.view.tables import NUMBERS, Heading, list_table
+from precision_tool.lib.view.text import plain, row_text
+from precision_tool.lib.view.verdict_screen import rendered_verdict, verdict_block, verdict_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns of what a notebook shows.
-_HTML_WIDTH = 110
+#: Rows that a notebook shows, the worst first.
+_SHOWN_ROWS = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,11 +166,7 @@ class CompareResult:
         UsageError
             pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise UsageError("view.pandas_missing") from error
-        return pd.DataFrame(self._columns())
+        return load_pandas().DataFrame(self._columns())
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         pairs = [row.pair for row in self.rows]
@@ -204,15 +204,115 @@ class CompareResult:
         counts = f"{view.compared} of {self.analysis.tensors} tensors compared, {view.below} below {self.threshold:g}"
         return f"<CompareResult {leaf_title(self.analysis)}: {counts}>"
 
+    def worst_rows(self, count: int = _SHOWN_ROWS) -> list[Row]:
+        """Return the rows of the outputs that are farthest off, the worst first.
+
+        The inputs of an op are outputs of others. An error grows on its way: the worst output is seldom the first.
+
+        Parameters
+        ----------
+        count : int
+            How many rows at most; 0: all that were compared.
+
+        Returns
+        -------
+        list of Row
+            Mismatches of NaN and Inf come first, then the lowest cosines, single numbers by their relative error.
+        """
+        compared = [row for row in self.rows if row.pair.slot and not row.pair.is_input and row.metrics is not None]
+        return sorted(compared, key=distance, reverse=True)[: count or None]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self) if cycle else text_of(*self.screen()))
+
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the counts, the findings, and the verdict that was asked for or is on disk."""
-        console = Console(record=True, width=_HTML_WIDTH, file=io.StringIO(), force_jupyter=False)
-        console.print(f"[bold]{leaf_title(self.analysis)}[/bold]")
-        console.print(overview_lines(self.analysis))
-        for finding in self.analysis.findings:
-            console.print(finding_panel(finding))
+        """Return what a notebook shows: the verdict if it was asked for or is stored, or findings; the worst rows."""
+        return html_of(*self.screen())
+
+    def screen(self, *, short: bool = False) -> Iterator[RenderableType]:
+        """Yield what a notebook shows; `short`: of the verdict one line."""
+        yield Heading(plain(leaf_title(self.analysis)))
         verdict = self._known_verdict()
-        if verdict is not None:
-            console.print(verdict_block(verdict))
-        style = "white-space: pre; overflow-x: auto; line-height: normal; font-family: monospace"
-        return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
+        if verdict is not None and short:
+            yield verdict_line(verdict)
+        elif verdict is not None:
+            command = program() if self.data is None else command_for(self.data.workspace)
+            yield verdict_block(verdict, self.analysis.part, command)
+        else:
+            yield from map(finding_panel, self.analysis.findings)
+        yield overview_lines(self.analysis)
+        if self.analysis.overview.compared:
+            yield row_table(self.worst_rows(), self.threshold)
+
+
+class CompareResults(list[CompareResult]):
+    """The comparisons of all leaf folders (devices, models, steps) of two sides, as a list."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all of them."""
+        return tuple(row for result in self for row in result.rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows of all of them as a data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns of `CompareResult.to_pandas`; of several comparisons the first column, `leaf`, tells which.
+
+        Raises
+        ------
+        UsageError
+            pandas is not installed.
+        """
+        pandas = load_pandas()
+        frames = [result.to_pandas() for result in self]
+        if len(frames) == 1:
+            return frames[0]
+        for frame, result in zip(frames, self, strict=True):
+            frame.insert(0, "leaf", leaf_title(result.analysis))
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self) if cycle else text_of(*self._screen()))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: each comparison."""
+        return html_of(*self._screen())
+
+    def _screen(self) -> Iterator[RenderableType]:
+        for result in self:
+            yield from result.screen(short=True)
+
+
+def load_pandas() -> Any:
+    """Return the module pandas. UsageError says how to install it."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise UsageError("view.pandas_missing") from error
+    return pd
+
+
+def row_table(rows: Sequence[Row], threshold: float) -> RenderableType:
+    """Return rows as a table: the tensor, its cosine, or both values of a single number, and its errors."""
+    has_own_error = any(row.own_error is not None for row in rows)
+    table = list_table()
+    table.add_columns("screen.view.notebook.column", "cosine", "relative", "largest", **NUMBERS)
+    if has_own_error:
+        table.add_columns("screen.view.notebook.column", "own", **NUMBERS)
+    table.add_columns("screen.view.notebook.column", "slot", "type", "op")
+    for row in rows:
+        metrics = row.metrics
+        assert metrics is not None
+        cells = [row_text(row, agrees(row, threshold))]
+        cells += [plain(_figure(value)) for value in (metrics.relative_euclidean_distance, metrics.max_absolute_error)]
+        if has_own_error:
+            cells.append(plain("" if row.own_error is None else percent(row.own_error)))
+        table.add_row(*cells, plain(row.slot), plain(row.op_type), plain(row.op_name))
+    return table
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}"

@@ -21,8 +21,9 @@ from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import environment
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.wording import spans
+from precision_tool.lib.view.notebook import in_notebook
 from precision_tool.lib.view.tables import Prose
-from precision_tool.lib.view.text import LabelledLines, byte_size, label, safe, shown, whole_path
+from precision_tool.lib.view.text import LabelledLines, Line, byte_size, label, safe, shown, whole_path
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.
 THEMES: dict[str, dict[str, str]] = {
@@ -51,7 +52,15 @@ class _WithUrls:
 
 
 class ReportConsole(Console):
-    """A console that leaves it to the command line what a reader means that has gone (`| head`)."""
+    """A console that leaves it to the command line what a reader means that has gone (`| head`).
+
+    Attributes
+    ----------
+    on_progress : callable, optional
+        Gets progress in place of a bar: what is done, how much of it and of how much, and the unit.
+    """
+
+    on_progress: Callable[[str, int, int, str], None] | None = None
 
     def __init__(
         self, *, file: TextIO | None = None, stderr: bool = False, width: int = 0, theme: str = "dark"
@@ -63,6 +72,9 @@ class ReportConsole(Console):
             theme=Theme(THEMES[theme]),
             # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
             no_color=theme == "plain" or environment("NO_COLOR") != "",
+            # In a notebook it prints as into a file, although the streams of kernels say that they are terminals.
+            force_jupyter=False,
+            force_terminal=False if in_notebook() else None,
         )
         if not width and not self.is_terminal:
             # Not that of a terminal that only stdin or stderr is.
@@ -141,6 +153,9 @@ class ProgressReport:
         return partial(self, unit=unit)
 
     def __call__(self, done: int, total: int, unit: str = "bytes") -> None:
+        if isinstance(self._console, ReportConsole) and self._console.on_progress is not None:
+            self._console.on_progress(self._what, done, total, unit)
+            return
         now = time.monotonic()
         is_new = done == 0 or unit != self._unit
         if is_new:
@@ -253,7 +268,20 @@ def banner(overview: DataOverview) -> RenderableType:
     """A few lines: the data folder, what was found in it, what to type."""
     if overview.is_empty:
         return _collect(overview)
-    rows = [(label("data"), whole_path(overview.root))]
+    return LabelledLines([*_contents(overview), (label("next"), _next_step(overview))])
+
+
+def contents(overview: DataOverview) -> RenderableType:
+    """The same for Python, where methods are called."""
+    if overview.is_empty:
+        return _collect(overview)
+    calls = {"diagnose": ".diagnose()", "compare": ".compare()"}
+    step = shown(Message("screen.view.notebook.next", **calls), fields=dict.fromkeys(calls, "bold cyan"))
+    return LabelledLines([*_contents(overview), (label("next"), step)])
+
+
+def _contents(overview: DataOverview) -> list[Line]:
+    rows: list[Line] = [(label("data"), whole_path(overview.root))]
     for name, side in zip(("npu", "benchmark"), overview.recorded, strict=True):
         if side is not None:
             rows += [(label(name), _recorded_line(side)), ("", whole_path(shown_path(side.root)))]
@@ -276,8 +304,7 @@ def banner(overview: DataOverview) -> RenderableType:
         rows.append((label("overflow"), shown(status_files)))
     if overview.newest_result:
         rows.append((label("result"), whole_path(shown_path(overview.newest_result))))
-    rows.append((label("next"), _next_step(overview)))
-    return LabelledLines(rows)
+    return rows
 
 
 def command_list(families: Mapping[str, Sequence[tuple[str, str]]]) -> RenderableType:

@@ -129,13 +129,13 @@ class Prose:
     """Text that wraps between words; a word that is longer than a line stands out over its end, to be copied."""
 
     def __init__(self, text: Text) -> None:
-        self._text = text
+        self.text = text
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement.get(console, options, self._text)
+        return Measurement.get(console, options, self.text)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = self._text.copy()
+        text = self.text.copy()
         # Given as an option instead, rich would not wrap at all.
         text.overflow = "ignore"
         lines = wrapped(

@@ -73,17 +73,17 @@ class LabelledLines:
     """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied."""
 
     def __init__(self, rows: Sequence[Line]) -> None:
-        self._rows = [(render(label), value) for label, value in rows]
-        self._width = max((cell_len(label) for label, _ in self._rows), default=0) + 2
+        self.rows = [(render(label), value) for label, value in rows]
+        self._width = max((cell_len(label) for label, _ in self.rows), default=0) + 2
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        high = max((value.cell_len for _, value in self._rows), default=0)
+        high = max((value.cell_len for _, value in self.rows), default=0)
         words = [value.cell_len if value.no_wrap else value.__rich_measure__(console, options).minimum
-                 for _, value in self._rows]  # fmt: skip
+                 for _, value in self.rows]  # fmt: skip
         return Measurement(self._width + max(words, default=0), self._width + high)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for label, value in self._rows:
+        for label, value in self.rows:
             # Not folded and not cropped: a word that is longer than a line stands out over its end.
             value.overflow = "ignore"
             for number, line in enumerate(wrapped(value, console, max(options.max_width - self._width, 1))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -175,6 +175,7 @@ def since_block(since: Since, command: str = "precision-tool") -> RenderableType
         errors = Message("since.own_error", before=since.own_error_before, now=since.own_error)
         rows.append((Message("since.label.own_error"), shown(errors)))
     rows += [(Message(f"since.label.{each.what}"), shown(messages.change(each))) for each in since.changes]
+    rows += [(Message("since.label.switch"), shown(each.why)) for each in since.changes if each.why is not None]
     rows.append((Message("since.label.now"), shown(messages.since_verdict(since))))
     return Box(
         Group(Prose(text), LabelledLines(rows)),
@@ -225,13 +226,17 @@ class NextSteps:
         self._steps = steps
         self._command = command
 
+    def lines(self) -> Iterator[tuple[Text, str]]:
+        """Yield each step: its words, and the line to type or lines of code ("": none)."""
+        for step in self._steps:
+            message = Message("step.line", why=step.why, file=step.file if step.line else "", line=step.line)
+            line = step.line if step.file or not step.line else f"{self._command} {step.line}".lstrip()
+            yield shown(message), line
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         head = render(Message("verdict.label.next"))
         indent = cell_len(head) + 2 + _STEP_INDENT  # two lie between a label and what it stands for
-        for number, step in enumerate(self._steps):
-            text = Message("step.line", why=step.why, file=step.file if step.line else "", line=step.line)
-            yield LabelledLines([(" " * cell_len(head) if number else head, shown(text))])
-            if step.line:
-                line = step.line if step.file else f"{self._command} {step.line}".lstrip()
-                for part in line.split("\n"):
-                    yield Text.assemble(" " * indent, (safe(part), "bold cyan"), no_wrap=True, overflow="ignore")
+        for number, (text, line) in enumerate(self.lines()):
+            yield LabelledLines([(" " * cell_len(head) if number else head, text)])
+            for part in line.split("\n") if line else ():
+                yield Text.assemble(" " * indent, (safe(part), "bold cyan"), no_wrap=True, overflow="ignore")
