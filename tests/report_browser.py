@@ -20,6 +20,8 @@ ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+#: The checker of accessibility, which `npm ci` installs for development alone.
+AXE = Path(__file__).resolve().parents[1] / "scripts" / "page" / "node_modules" / "axe-core" / "axe.min.js"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -71,6 +73,27 @@ def wait_until(page: Any, condition: str) -> None:
             return
         page.wait_for_timeout(20)
     pytest.fail(f"{condition}: never")
+
+
+#: What axe-core is asked for: WCAG 2.2 AA, and good practice.
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice", "experimental")
+
+
+def violations(page: Browser, *rules: str) -> list[str]:
+    """What axe-core finds wrong with what is shown."""
+    if not AXE.exists():
+        reason = f"no {AXE}: run npm ci in scripts/page"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    if not page.ask("'axe' in window"):
+        page.ask(AXE.read_text("utf-8"))
+    found: list[str] = page.page.evaluate(
+        """(runOnly) => axe.run(document, { resultTypes: ['violations'], runOnly }).then(({ violations }) =>
+        violations.flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html}`)))""",
+        list(rules or RULES),
+    )
+    return found
 
 
 @pytest.fixture(scope="session")

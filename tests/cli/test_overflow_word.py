@@ -13,9 +13,21 @@ import pytest
 from command_line import fingerprint, tool
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
 from outside_data import LENET_OVERFLOW, needs_outside_data
+from report_files import names_of, result_of
 from small_tree import chain, small_tree
 
+from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.diagnose.checked_ops import with_verdicts
+from precision_tool.lib.diagnose.comparing import read_results
+from precision_tool.lib.diagnose.overflow_advice import check_overflow
+from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
+from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Suspect, Verdict
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.op_verdict import OpVerdict
+from precision_tool.lib.session import Session
+from precision_tool.lib.view.compare_screen import below_list
+from precision_tool.lib.view.report_page import plain_text
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +161,87 @@ def test_the_panel_of_ac(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     shown = tool("--work", tmp_path, "ac", cwd=cwd, columns=80)
     assert "─ Overflow ─" in shown.out
     assert "overflows first" in shown.text
+
+
+def test_the_verdict_and_the_check_give_one_remedy(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    """The check's own advice, to widen all ops of the type, would be another one than to keep the type of this op."""
+    cwd, _ = demo
+    document = tool("--work", tmp_path, "ac", "-c", "--json", cwd=cwd).json
+    (check,) = [one for one in document["checks"] if one["name"] == "overflow"]
+    (advice,) = [fact["value"] for fact in check["finding"]["facts"] if fact["name"] == "advice"]
+    assert advice == render(Message("check.advice.planned", op_types=("Conv2D",), reason=None), "en")
+
+
+def accusing(*culprits: tuple[str, int]) -> Verdict:
+    """A verdict on ops, each with its place in the order of execution, the culprit first."""
+    suspects = tuple(
+        Suspect(culprit=name, cause=Cause.KERNEL, proof=Proof.RECOMPUTED, confidence=0.9, number=number)
+        for name, number in culprits
+    )
+    return Verdict(culprit=culprits[0][0], cause=Cause.KERNEL, confidence=0.9, suspects=suspects)
+
+
+def test_an_overflow_behind_the_culprit_needs_no_remedy_of_its_own(demo: tuple[Path, DemoTruth]) -> None:
+    cwd, truth = demo
+    assert truth.culprit is not None
+    check = check_overflow(Session(load_settings({"data": str(cwd / "precision_data")})).data, None, None, 9, None)
+    op = OpVerdict(name=truth.culprit, type="Conv2D", number=17, state="right", overflowed=1)
+
+    def advice(verdict: Verdict) -> Message:
+        run = StoredRun(number=0, npu="", graph="", ops=(op,))
+        (settled,) = with_verdicts([check], [StoredVerdict(threshold=0.98, verdict=verdict, runs=(run,))])
+        assert settled.finding is not None
+        (message,) = [value for label, value in settled.finding.facts if label == Message("finding.label.advice")]
+        assert isinstance(message, Message)
+        return message
+
+    follows = Message("check.advice.follows", op_name=truth.culprit, culprit="conv1")
+    assert advice(accusing(("conv1", 3))) == follows
+    # What runs before the culprit, or is a fault of its own, does not follow from it.
+    assert advice(accusing(("later", 30))).kind == "check.advice.wider"
+    assert advice(accusing(("conv1", 3), (truth.culprit, 17))).kind == "check.advice.wider"
+
+
+def test_the_culprit_has_the_first_card(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    """Then comes what runs after it. What agrees takes a line, but for the culprit, whose output agrees here."""
+    cwd, truth = demo
+    rows = tool("--work", tmp_path, "ac", "-c", "--json", cwd=cwd).json["results"][0]["rows"]
+    outputs = [row for row in rows if row["slot"].startswith("output") and row["status"] == "compared"]
+    agreeing = {row["op"] for row in outputs} - {row["op"] for row in outputs if row["metrics"]["cosine"] < 0.98}
+    assert truth.culprit in agreeing
+    shown = tool("--work", tmp_path, "ac", "-l", "0", cwd=cwd, columns=200).out
+    first, *others = re.findall(r"^(╭─ )?\[(\d+)\] +(\S+) \(", shown, re.MULTILINE)
+    assert (first[0], first[2]) == ("╭─ ", truth.culprit)
+    numbers = [int(number) for _, number, _ in others]
+    assert numbers == sorted(numbers)
+    in_a_line = {name for box, _, name in others if not box}
+    assert in_a_line
+    assert in_a_line <= agreeing
+    # What runs before the culprit comes last.
+    session = Session(load_settings({"data": str(cwd / "precision_data"), "work": str(tmp_path)}))
+    (analysis,) = read_results(session.data, None, 0.98)
+    text = plain_text(below_list(analysis, 0, accusing(("trans_Cast_10", 45))))
+    culprit, *rest = map(int, re.findall(r"^(?:╭─ )?\[(\d+)\]", text, re.MULTILINE))
+    after, before = [at for at in rest if at > culprit], [at for at in rest if at <= culprit]
+    assert culprit == 45
+    assert before
+    assert rest == [*sorted(after), *sorted(before)]
+    # A variable, of which no tensor was compared, has no card.
+    text = plain_text(below_list(analysis, 0, accusing(("conv1/kernel", 2))))
+    assert "conv1/kernel (" not in text
+
+
+def test_a_report_of_a_kept_result_has_the_statuses_of_the_device(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
+    cwd, truth = demo
+    tool("--work", tmp_path, "ac", "-c", cwd=cwd)
+    tool("--work", tmp_path, "report", "-o", tmp_path / "report.html", cwd=cwd)
+    result = result_of(tmp_path / "report.html")
+    (finding,) = [one for one in result["findings"] if one["kind"] == "overflow"]
+    assert finding["op"] == truth.culprit == truth.overflowed[0]
+    assert finding["looked_at"]["en"].startswith("3 overflow statuses")
+    noted = {names_of(result)[int(at)]: notes for at, notes in result["overflow_notes"].items()}
+    assert list(noted) == list(truth.overflowed[:3])
+    assert "AIC 0x20: floating-point overflow" in noted[truth.overflowed[0]][0]["en"]
 
 
 def test_the_list_for_mixed_precision(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:

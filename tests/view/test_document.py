@@ -14,15 +14,21 @@ import pytest
 from builders import Array, graph_op, one_op_tree, text_graph, write_golden
 from command_line import check_golden_text, only_result, tool
 from report_files import compared, data_of, names_of, result_of, shown_without
+from tiny_network import layers
 
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, Proof, Step, Suspect, Verdict, tally
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.messages import LANGUAGES, Message, render
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.op_verdict import Examined, OpVerdict
+from precision_tool.lib.view.op_report import _judged
 from precision_tool.lib.view.packed_columns import Texts, number, sound, whole
 from precision_tool.lib.view.report_document import SCHEMA, Material, document_of, steps_document, verdict_document
 from precision_tool.lib.view.report_map import error_path, network_of
 from precision_tool.lib.view.verdict_messages import confidence, plan_steps, proof
+from precision_tool.lib.view.verdict_screen import allowed_error
 
 INPUTS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 2.0, np.float32)]
 SUM = INPUTS[0] + INPUTS[1]
@@ -39,6 +45,38 @@ def small_report(folder: Path, *options: str, name: str = "block/add") -> Path:
         folder / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, input_goldens=INPUTS, op_name=name
     )
     return compared(folder, *options)
+
+
+def test_nothing_but_zeros_has_no_headroom(tmp_path: Path) -> None:
+    layers().with_part("two/Tanh", wrong=np.zeros_like).write(tmp_path / "precision_data")
+    result = result_of(compared(tmp_path))
+    rooms = dict(zip(names_of(result), result["ops"]["headroom"], strict=True))
+    assert rooms["two/Tanh"] is None
+    assert rooms["two/MatMul"] > 0
+    assert "inf" not in (*rooms.values(), *result["tensors"]["headroom"])
+
+
+def test_right_by_the_precision_of_the_device(tmp_path: Path) -> None:
+    """Rounding does not explain the error, so its limit is not the one that the op is held against."""
+    op = OpVerdict(
+        name="e", type="Exp", number=0, state="right", own_error=6e-4, rounding=1e-6, worst=900.0, slack=16.0
+    )  # fmt: skip
+    verdict = Verdict(culprit=None, cause=Cause.NONE, confidence=0.9)
+    run = StoredRun(number=0, npu="", graph="", ops=(op, replace(op, name="f", worst=8.0)))
+    graph = Graph(name="g", ops=(Op(name="e", type="Exp", id=0), Op(name="f", type="Exp", id=1)))
+    material = Material(
+        title="t", file=GraphFile(path="", graphs=(graph,)), run=run,
+        verdict=StoredVerdict(threshold=0.98, verdict=verdict, runs=(run,)),
+    )  # fmt: skip
+    (result,) = document_of([material], tool="t", time="t")["results"]
+    assert result["ops"]["beyond"] == [None, 0.5]
+    reasons = [result["texts"][at] for at in result["ops"]["reason"]]
+    assert reasons == [{language: render(Message("page.op.of_device"), language) for language in LANGUAGES}, ""]
+    assert allowed_error(op) == Message("verdict.op.of_device")
+    # `ni` looks at the op alone, which shows no precision of the device.
+    alone = Examined(judged=replace(op, state="wrong"))
+    assert _judged(op, alone) is op
+    assert _judged(None, alone) is alone.judged
 
 
 def without_texts(value: Any) -> Any:

@@ -128,6 +128,12 @@ def test_every_text_of_the_page_is_used() -> None:
     assert unused == set()
 
 
+def test_english_needs_no_chinese_font() -> None:
+    """Full-width signs are boxes without one; only the Chinese texts have them."""
+    own = "".join(path.read_text("utf-8") for path in (PAGE / "src").rglob("*.js"))
+    assert re.findall(r"[\uff00-\uffef]", own + "".join(english().values())) == []
+
+
 def test_values_that_the_page_shows_have_texts() -> None:
     keys = {f"state.{one}" for one in State} | {f"finding.{one}" for one in FindingKind}
     assert keys - set(english()) == set()

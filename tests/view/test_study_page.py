@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import tool
+from report_browser import violations
 from report_files import data_of
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
@@ -163,3 +164,13 @@ def test_a_report_among_the_dumps_is_refused(tmp_path: Path) -> None:
     place = os.path.join("precision_data", "npu", "debug_0", "dump", "report.html")
     tool("ac", "--all", "--report", place, cwd=tmp_path, code=2)
     assert not (tmp_path / place).exists()
+
+
+@pytest.mark.slow
+def test_axe_finds_no_violation(browse: Browse, studied: tuple[Path, RanksTruth]) -> None:
+    page = browse(studied[0])
+    page.page.click("#heat-rank")
+    assert page.page.is_visible("#study-leaf")
+    assert violations(page) == []
+    page.page.click("#theme")
+    assert violations(page, "color-contrast") == []

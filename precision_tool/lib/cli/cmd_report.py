@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import posixpath
+from collections.abc import Sequence
+from contextlib import suppress
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, Output, Parser, command
-from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, read_beside, read_verdict
-from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.session import Session
 
 
@@ -51,11 +54,28 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         return DONE
     folder = posixpath.dirname(posixpath.expanduser(args.output))
     is_new = bool(folder) and not folder_exists(folder)
-    path = make_report(session.data, diagnoses, args.output, graph=args.graph)
+    checks = _checks(session, diagnoses, args.graph)
+    path = make_report(session.data, diagnoses, args.output, graph=args.graph, checks=checks)
     if is_new:
         output.print_line(text("screen.cli.made_folder", path=shown_path(folder)))
     output.print_line(text("screen.cli.report", path=shown_path(path)))
     return DONE
+
+
+def _checks(session: Session, diagnoses: Sequence[Diagnosis], graph: str | None) -> list[CheckResult]:
+    """Return what `ac` checks beside the comparison; nothing for results that are not of the data folder's runs."""
+    from precision_tool.lib.diagnose.checked_ops import with_verdicts
+    from precision_tool.lib.diagnose.run_checks import all_checks
+
+    analyses = [diagnosis.analysis for diagnosis in diagnoses if diagnosis.analysis is not None]
+    own = real_path(str(session.workspace.root))
+    runs = [analysis.source.npu for analysis in analyses if analysis.source is not None]
+    if len(runs) < len(analyses) or not all(lies_in(real_path(run), own) for run in runs):
+        return []
+    with suppress(PrecisionToolError):  # the dumps are gone, of which the page has notes
+        checks = all_checks(session.data, analyses, session.settings.threshold, graph=graph)
+        return with_verdicts(checks, (diagnosis.stored for diagnosis in diagnoses))
+    return []
 
 
 def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:

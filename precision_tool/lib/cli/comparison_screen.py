@@ -121,7 +121,7 @@ def _show(session: Session, outcome: Outcome, args: argparse.Namespace, output: 
     is_many = len(outcome.analyses) > 1
     for analysis, verdict in zip_longest(outcome.analyses, verdicts[: len(outcome.analyses)]):
         _show_source(analysis, output, is_one_of_many=is_many)
-        _show_rows(analysis, args, output, is_checked=outcome.checks is not None)
+        _show_rows(analysis, args, output, verdict, is_checked=outcome.checks is not None)
         if not is_many:
             _show_other(outcome.other, output)
             _show_checks(outcome.checks or (), output, verdict, verbose=args.verbose)
@@ -141,13 +141,15 @@ def _show(session: Session, outcome: Outcome, args: argparse.Namespace, output: 
             _show_study(session, outcome.analyses, output)
 
 
-def _show_rows(analysis: Analysis, args: argparse.Namespace, output: Output, *, is_checked: bool) -> None:
+def _show_rows(
+    analysis: Analysis, args: argparse.Namespace, output: Output, verdict: Verdict | None, *, is_checked: bool
+) -> None:
     if analysis.rows:
         output.out.print(report.overview_lines(analysis))
     if analysis.leaf is not None and analysis.leaf.details:
         _show_details(analysis, output)
     elif analysis.overview.compared or not is_checked:
-        output.out.print(report.below_list(analysis, args.limit))
+        output.out.print(report.below_list(analysis, args.limit, verdict))
     if analysis.leaf is not None and analysis.path:
         _print_path(output, "screen.cli.result_file", analysis.path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,11 +16,13 @@ from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.formulas import Formula
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overflow import LeafOverflow, OverflowOp, OverflowReport, StatusReport
-from precision_tool.lib.diagnose.overflow_advice import OverflowResult, overflow_result
+from precision_tool.lib.diagnose.overflow_advice import OverflowResult, overflow_result, planned
 from precision_tool.lib.diagnose.overwritten_memory import compare_with_benchmark
 from precision_tool.lib.diagnose.random_errors import RandomReport
 from precision_tool.lib.diagnose.recomputer import Recomputer
-from precision_tool.lib.diagnose.verdict_model import OpResult
+from precision_tool.lib.diagnose.stored_verdict import StoredVerdict
+from precision_tool.lib.diagnose.verdict_model import OpResult, Verdict
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -251,12 +253,37 @@ def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowRe
     return replace(report, leaves=leaves, statuses=tuple(statuses))
 
 
-def with_verdicts(check: CheckResult, ops: Mapping[str, OpVerdict]) -> CheckResult:
-    """Return the check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
+def with_verdicts(checks: Iterable[CheckResult], stored: Iterable[StoredVerdict | None]) -> list[CheckResult]:
+    """Return the checks of a run with what the verdicts on its results add to them.
+
+    The check for overflow tells what recomputing says of the op that it names first. Where a verdict deals with the
+    overflow, the next steps of that verdict are the one remedy, and the check says so in place of its own advice.
+    """
+    verdicts = [one for one in stored if one is not None]
+    ops = {op.name: op for one in verdicts for op in one.runs[0].ops}
+    return [_with_verdicts(check, ops, [one.verdict for one in verdicts]) for check in checks]
+
+
+def _with_verdicts(check: CheckResult, ops: Mapping[str, OpVerdict], verdicts: Sequence[Verdict]) -> CheckResult:
     if not isinstance(check, OverflowResult):
         return check
     report = with_judged_overflow(check.report, lambda _, op: ops.get(op.name))
-    return overflow_result(report, check.root, check.limit)
+    settled = next(filter(None, (_settled(report, verdict, ops) for verdict in verdicts)), None)
+    return overflow_result(report, check.root, check.limit, settled)
+
+
+def _settled(report: OverflowReport, verdict: Verdict, ops: Mapping[str, OpVerdict]) -> Message | None:
+    """Return how a verdict deals with the overflow that comes first; None where it does not."""
+    op, culprit = report.first, verdict.first
+    if op is None or culprit is None or op.computes_wrong:  # its own advice is that of the verdict
+        return None
+    if op.name in (culprit.culprit, *culprit.also):
+        return planned(report)
+    others = {name for suspect in verdict.suspects[1:] for name in (suspect.culprit, *suspect.also)}
+    judged = ops.get(op.name)
+    if op.name in others or judged is None or judged.number <= culprit.number:
+        return None
+    return Message("check.advice.follows", op_name=op.name, culprit=culprit.culprit)
 
 
 def _random(report: RandomReport, runs: Mapping[str, RunGraph], examine: Examine) -> RandomReport:

@@ -69,10 +69,7 @@ def with_checks(
     diagnoses: Sequence[Diagnosis], checks: Sequence[CheckResult]
 ) -> tuple[list[Diagnosis], list[CheckResult]]:
     """Return diagnoses with what the checks of the run explain, and the checks with what the verdicts add."""
-    ops = {
-        op.name: op for diagnosis in diagnoses if diagnosis.stored is not None for op in diagnosis.stored.runs[0].ops
-    }
-    checks = [with_verdicts(check, ops) for check in checks]
+    checks = with_verdicts(checks, (diagnosis.stored for diagnosis in diagnoses))
     explained = list(diagnoses)
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:

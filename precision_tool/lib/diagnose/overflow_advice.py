@@ -257,14 +257,23 @@ def check_overflow(
     return overflow_result(report, root, limit)
 
 
-def overflow_result(report: OverflowReport, root: str, limit: int) -> OverflowResult:
-    """Return the check of a report on what lies below `root`."""
+def planned(report: OverflowReport) -> Message | None:
+    """Return that the next steps of a verdict deal with an overflow, and why as they do; None without any advice."""
+    advice = next(iter(advise(report)), None)
+    if advice is None:
+        return None
+    reason = advice.message.fields.get("reason") if advice.kind is AdviceKind.LOSS_SCALE else None
+    return Message("check.advice.planned", reason=reason, op_types=advice.op_types or None)
+
+
+def overflow_result(report: OverflowReport, root: str, limit: int, settled: Message | None = None) -> OverflowResult:
+    """Return the check of a report on what lies below `root`; `settled` stands in place of the advice."""
     first = report.first
     finding = Finding(
         kind=FindingKind.OVERFLOW,
         grade=Grade.INFO if report.is_clean and not report.unreadable else Grade.WARNING,
         message=conclusion(report),
-        facts=tuple(_facts(report, limit)),
+        facts=tuple(_facts(report, limit, settled)),
         op_name="" if first is None else first.name,
         op_type="" if first is None else first.op_type,
         pass_names=() if first is None else first.pass_names,
@@ -296,7 +305,7 @@ def conclusion(report: OverflowReport) -> Message:
     return Message("finding.overflow.first", op_name=first.name, why=first.why)
 
 
-def _facts(report: OverflowReport, limit: int) -> Iterator[Fact]:
+def _facts(report: OverflowReport, limit: int, settled: Message | None) -> Iterator[Fact]:
     statuses = report.statuses
     for _, why in report.unreadable[:limit]:
         yield Fact(Message("finding.label.unreadable"), why)
@@ -323,8 +332,8 @@ def _facts(report: OverflowReport, limit: int) -> Iterator[Fact]:
         yield Fact(Message("finding.label.by_values"), by_values)
         if not statuses:
             yield from _tensors(leaf.first)
-    for advice in advise(report)[:1]:
-        yield Fact(Message("finding.label.advice"), advice.message)
+    advice = [settled] if settled is not None else [each.message for each in advise(report)[:1]]
+    yield from (Fact(Message("finding.label.advice"), message) for message in advice)
 
 
 def _tensors(op: OverflowOp) -> Iterator[Fact]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.comparing import OtherRun
     from precision_tool.lib.diagnose.passports import PassportPair
     from precision_tool.lib.diagnose.stored_verdict import Since
-    from precision_tool.lib.diagnose.verdict_model import Verdict
+    from precision_tool.lib.diagnose.verdict_model import Suspect, Verdict
 
 
 #: Statuses whose texts differ where two NPU runs or PyTorch dumps are compared.
@@ -250,12 +250,18 @@ class TitledPanel:
 
 
 def op_panel(
-    op: OpAgreement, threshold: float, recorded: Op | None = None, *, is_recorded: bool = False
+    op: OpAgreement,
+    threshold: float,
+    recorded: Op | None = None,
+    *,
+    is_recorded: bool = False,
+    is_blamed: bool | None = None,
 ) -> RenderableType:
     """One op: `[index] name (type)`, Left (NPU), Right (benchmark), cosines of inputs and outputs, own errors of these.
 
     An own error, of an output that was recomputed, is how far it is off what the op's own inputs say. A call that is
     recorded has the same name on both sides; its module and its line, where `recorded` tells, stand there instead.
+    Who is to blame is red: `is_blamed` where there is a verdict, else an op whose output disagrees and no input does.
     """
     is_same = is_recorded and op.npu_ops == op.golden_ops == (op.op_name,)
     rows: list[Line] = [
@@ -283,7 +289,8 @@ def op_panel(
     rows += [(f"{name}:", plain(values)) for name, values in _custom_values(op.rows).items()]
     notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
     rows += [("", shown(Message("error.place", where=row.slot, reason=row.reason), "yellow")) for row in notes]
-    style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
+    is_red = op.is_suspect if is_blamed is None else is_blamed
+    style = "red" if is_red else "yellow" if op.is_below else "green"
     index, name = Text(f"[{op.index}]"), Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"))
     kind: list[Line] = [(_card("type"), plain(op.op_type))] if op.op_type else []
     whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
@@ -353,26 +360,65 @@ def other_run_lines(number: int, analysis: Analysis, *, is_fused: bool) -> Rende
     return LabelledLines(rows)
 
 
-def below_list(analysis: Analysis, limit: int) -> RenderableType:
-    """The first `limit` ops (0: all) below the threshold, in execution order, and how many more there are."""
+def below_list(analysis: Analysis, limit: int, verdict: Verdict | None = None) -> RenderableType:
+    """The first `limit` ops (0: all) with a tensor below the threshold, and how many more there are.
+
+    They stand in execution order; with a verdict its culprit comes first, whatever its cosine, then what runs after it.
+    An op whose outputs agree, so that only an input of it is below, takes a line.
+    """
     below = [op for op in analysis.ops if op.is_below]
     if not analysis.overview.compared:
         return Group(*(plain(render(finding.message), "yellow") for finding in analysis.findings))
-    if not below:
-        return shown(Message("screen.view.compare.none_below", threshold=analysis.threshold), "green")
+    suspects = _suspects_of(analysis, verdict)
+    blamed = {name for suspect in suspects for name in (suspect.culprit, *suspect.also)}
+    # A variable that nothing was compared of has no card.
+    known = (op for op in analysis.ops if op.inputs or op.outputs)
+    first = next((op for op in known if suspects and op.op_name == suspects[0].culprit), None)
+    listed = below
+    if first is not None:
+        after = [op for op in below if op.index > first.index]
+        listed = [first, *after, *(op for op in below if op is not first and op.index <= first.index)]
     graph = analysis.leaf.graph if analysis.leaf is not None else None
     is_recorded = _is_recorded(analysis)
     recorded = {op.name: op for op in graph.file.ops} if graph is not None and graph.file.framework else {}
-    parts: list[RenderableType] = [
-        op_panel(op, analysis.threshold, recorded.get(op.op_name), is_recorded=is_recorded)
-        for op in below[: limit or None]
-    ]
-    if 0 < limit < len(below):
+    chosen = listed[: limit or None]
+    parts: list[RenderableType] = []
+    for op in chosen:
+        is_blamed = None if verdict is None else op.op_name in blamed
+        if op is not first and not is_blamed and op.outputs_agree is True:
+            parts.append(_op_line(op, analysis.threshold))
+            continue
+        panel = op_panel(
+            op, analysis.threshold, recorded.get(op.op_name), is_recorded=is_recorded, is_blamed=is_blamed
+        )  # fmt: skip
+        parts.append(panel)
+    if not below:
+        parts.append(shown(Message("screen.view.compare.none_below", threshold=analysis.threshold), "green"))
+    elif len(chosen) < len(listed):
         count = Message(
-            "screen.view.compare.some_below", limit=limit, below=len(below), threshold=analysis.threshold
+            "screen.view.compare.some_below", limit=sum(op.is_below for op in chosen), below=len(below),
+            threshold=analysis.threshold, culprit=first is not None,
         )  # fmt: skip
         parts.append(shown(count, "dim"))
     return Group(*parts)
+
+
+def _suspects_of(analysis: Analysis, verdict: Verdict | None) -> Sequence[Suspect]:
+    """Return whom a verdict blames, the culprit first; nobody where it is on another run than the rows."""
+    if verdict is None or verdict.culprit is None:
+        return ()
+    npu = analysis.source.npu if analysis.source is not None else ""
+    return verdict.suspects if not verdict.run or f"debug_{verdict.run}" in npu.split("/") else ()
+
+
+def _op_line(op: OpAgreement, threshold: float) -> RenderableType:
+    """An op whose outputs agree, in a line: which it is, and the cosines of its wrong inputs and of its outputs."""
+    kind = f" ({safe(op.op_type)})" if op.op_type else ""
+    text = Text.assemble((safe(op.op_name), "bold"), kind)
+    wrong = [row for row in op.inputs if agrees(row, threshold) is False]
+    for name, rows in (("input", wrong), ("output", op.outputs)):
+        text.append(f"  {_card(name)} ").append_text(_slot_cosines(rows, threshold))
+    return LabelledLines([(f"[{op.index}]", text)])
 
 
 def detail_panel(detail: Detail) -> RenderableType:

@@ -66,11 +66,14 @@ def report_of(
 
 
 def _judged(stored: OpVerdict | None, examined: Examined | None) -> OpVerdict | None:
-    """Return the verdict on the op: as checked now, unless the verdict on its whole run has more."""
+    """Return the verdict on the op: as checked now, unless the verdict on its whole run has more.
+
+    That one has the precision of the device, by which an op may be right that is wrong beside rounding alone.
+    """
     now = None if examined is None else examined.judged
     if now is None or (stored is not None and stored.is_decided and not now.is_decided):
         return stored
-    return now
+    return stored if stored is not None and stored.state == "right" and now.is_wrong else now
 
 
 def _original(hit: FoundOp, name: str) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import inf, isnan, nan
+from math import inf, isfinite, isnan, nan
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -25,13 +25,14 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
+from precision_tool.lib.diagnose.overflow_advice import OverflowResult, origin_name, unit_message
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
 from precision_tool.lib.io import data_types
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import PrecisionToolError, escaped
-from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.table import ColumnChoice, Row
@@ -53,7 +54,7 @@ from precision_tool.lib.view.verdict_messages import (
     plan_steps,
     what_is_wrong,
 )
-from precision_tool.lib.view.verdict_screen import verdict_json
+from precision_tool.lib.view.verdict_screen import is_of_device, verdict_json
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
 SCHEMA = 3
@@ -85,7 +86,7 @@ class Material:
     verdict: StoredVerdict | None = None
     file: GraphFile | None = None
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    checks: Sequence[Finding] = ()
+    checks: Sequence[CheckResult] = ()
     notes: Sequence[Message | str] = ()
     passport: Mapping[str, Any] | None = None
     #: The ops of the result's own run as they were judged.
@@ -199,6 +200,7 @@ class _Result:
             "details": self._details(),
             "attributes": self._attributes(),
             "overflowed": self._overflowed(),
+            "overflow_notes": self._overflow_notes(),
             "recorded": self._recorded_figures(),
         }  # fmt: skip
         return {**document, "texts": self.texts.to_json()}
@@ -281,10 +283,10 @@ class _Result:
     def _judged(self, ops: Sequence[OpVerdict | None]) -> dict[str, list[Any]]:
         """Return the figures of recomputing each op."""
         texts = self.texts
-        beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
+        beyond = [None if op is None else _beyond(op) for op in ops]
         return {
             "state": [op and texts[op.state] for op in ops],
-            "reason": [op and texts.at(op.reason) for op in ops],
+            "reason": [op and texts.at(_reason(op)) for op in ops],
             "how": [op and texts[", ".join(op.how)] for op in ops],
             "own": numbers([None if op is None else op.own_error for op in ops], 4),
             "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
@@ -394,17 +396,35 @@ class _Result:
         }  # fmt: skip
 
     def _findings(self) -> list[dict[str, Any]]:
-        findings = [
-            *(self.material.analysis.findings if self.material.analysis is not None else ()),
-            *self.material.checks,
-        ]
+        own = self.material.analysis.findings if self.material.analysis is not None else ()
+        checked = [(check.finding, check.looked_at) for check in self.material.checks if check.finding is not None]
         return [
             {
                 "kind": str(finding.kind), "grade": finding.grade.name.lower(), "message": sound(finding.message),
                 "op": sound(self._name_of(finding.op_name)), "facts": sound([list(fact) for fact in finding.facts]),
+                "looked_at": sound(looked_at),
             }
-            for finding in findings
+            for finding, looked_at in [*((finding, None) for finding in own), *checked]
         ]  # fmt: skip
+
+    def _overflow_notes(self) -> dict[str, list[Any]]:
+        """Return what is known of overflows beside the verdict, by position of the op.
+
+        This is what the device recorded in status files, and the tensors that reach the limit of float16.
+        """
+        notes: dict[int, list[Message]] = {}
+        for check in self.material.checks:
+            for status in check.report.statuses if isinstance(check, OverflowResult) else ():
+                at = None if status.op is None else self.positions.get(_Key(status.op.name))
+                if status.op is not None and at is not None:
+                    units = tuple(map(unit_message, status.units))
+                    note = Message("page.op.status", units=units, origin=origin_name(status.op.origin))
+                    notes.setdefault(at, []).append(note)
+        for row in self.slotted:
+            if row.overflow:
+                at = self._op_of_row[id(row)]
+                notes.setdefault(at, []).append(Message("page.op.at_limit", slot=row.slot))
+        return {str(at): sound(list(dict.fromkeys(of_op))) for at, of_op in notes.items()}
 
     # --- ops that are looked at closely ---
 
@@ -431,6 +451,16 @@ class _Result:
             if (is_close or is_small) and not self.network.is_recorded:  # of calls the columns have everything
                 attributes[str(position)] = _attributes(op, everything=is_close)
         return attributes
+
+
+def _beyond(op: OpVerdict) -> float | None:
+    """Return the largest error of an op over its limit; None where the precision of the device is the limit."""
+    return op.worst / op.slack if op.worst is not None and op.slack and not is_of_device(op) else None
+
+
+def _reason(op: OpVerdict) -> Message | str:
+    """Return why an op was not decided; of one that is right by the precision of the device alone that it is."""
+    return Message("page.op.of_device") if is_of_device(op) else op.reason
 
 
 def _path(path: str) -> str:
@@ -494,7 +524,7 @@ def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
 
 
 def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """Return the headroom of each row in bits; 0 for an overflow, NaN where it is unknown."""
+    """Return the headroom of each row in bits; 0 for an overflow, NaN where it is unknown or all values are 0."""
     largest_of: dict[str, float] = {}
     limits: list[float] = []
     sides: list[tuple[float, float]] = []
@@ -511,7 +541,7 @@ def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
     rooms[largest == 0] = nan
     for at, row in enumerate(rows):
         if row.extremes is not None:
-            rooms[at] = row.extremes.headroom
+            rooms[at] = row.extremes.headroom if isfinite(row.extremes.headroom) else nan  # inf: nothing but zeros
     return rooms
 
 

@@ -33,7 +33,7 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
-from precision_tool.lib.model.finding import CheckResult, Finding
+from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.version import __version__
@@ -60,7 +60,7 @@ def gather(
     data: DataFolder,
     diagnoses: Sequence[Diagnosis],
     graph: str | None = None,
-    checks: Sequence[Finding] = (),
+    checks: Sequence[CheckResult] = (),
 ) -> list[Material]:
     """Return the material of each result; of verdicts without a result, as there was no benchmark, theirs alone.
 
@@ -92,7 +92,7 @@ def _material(
     analysis: Analysis | None,
     verdict: StoredVerdict | None,
     graph: str | None,
-    checks: Sequence[Finding],
+    checks: Sequence[CheckResult],
 ) -> Material:
     notes: list[Message | str] = []
     blamed = verdict.runs[0] if verdict is not None else None
@@ -437,9 +437,8 @@ def make_report(
         It cannot be written; then nothing of it is left.
     """
     path = place_of(data, path) if path else _default_path(data, diagnoses)
-    findings = [check.finding for check in checks if check.finding is not None]
     with garbage_collection_off():
-        materials = gather(data, diagnoses, graph, findings)
+        materials = gather(data, diagnoses, graph, checks)
         time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
         document = document_of(materials, tool=f"precision_tool {__version__}", time=time)
         write_page(path, document, map(plain_verdict, materials))

@@ -7,10 +7,11 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypedDict
 
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console, RenderableType
@@ -18,7 +19,8 @@ from rich.console import Console, RenderableType
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.messages import LANGUAGES, Message, render
 from precision_tool.lib.messages.language import chosen_language
-from precision_tool.lib.view.packed_columns import PageText
+from precision_tool.lib.messages.language import language as current_language
+from precision_tool.lib.view.packed_columns import PageText, both
 from precision_tool.lib.view.report_document import Material
 from precision_tool.lib.view.verdict_screen import verdict_block
 
@@ -45,12 +47,13 @@ def page_of(document: Mapping[str, Any], verdicts: Iterable[str]) -> str:
         style_hash=_hash(style),
         licences=asset("LICENSES.txt"),
         data=packed(document),
-        verdicts=list(verdicts),
+        verdicts=_others(document, list(verdicts)),
         heads={_TAGS[language]: headline(document, language) for language in LANGUAGES},
         no_scripts=" ".join(render(Message("page.first.scripts"), language) for language in LANGUAGES),
         tool=document["tool"],
         time=document["time"],
         language=chosen_language(),
+        tag=_TAGS[current_language()],
     )
 
 
@@ -92,19 +95,42 @@ def plain_text(block: RenderableType) -> str:
     return capture.get()
 
 
-# --- what is painted first ---
+# --- what is painted first, and all that there is without scripts ---
 
 
-def headline(document: Mapping[str, Any], language: str) -> dict[str, str]:
-    """Return what the page shows before its data are read: parts of the verdict in a language, "" where there is none.
+class Headline(TypedDict):
+    """What the page shows before its data are read: the verdict in a language, "" and () for what there is not.
 
-    `mark` is the class of the box, `kicker` stands above `title`; the others follow.
+    `mark` is the class of the box, `kicker` stands above `title`, `next` above the `steps`, each of which has a line to
+    be typed; `rows` have a label and lines.
     """
-    parts = {"type": "", "place": "", "cause": "", "sentence": "", "confidence": "", **_parts(document)}
-    shown = {name: _in(language, part) for name, part in parts.items()}
-    if shown["confidence"]:
-        shown["confidence"] = render(Message("page.verdict.confidence", confidence=shown["confidence"]), language)
-    return shown
+
+    mark: str
+    kicker: str
+    title: str
+    type: str
+    place: str
+    cause: str
+    sentence: str
+    next: str
+    rows: list[tuple[str, list[str]]]
+    steps: list[tuple[str, str]]
+
+
+def headline(document: Mapping[str, Any], language: str) -> Headline:
+    """Return what the page shows before its data are read, in a language."""
+    parts = _parts(document)
+
+    def shown(part: Message | PageText) -> str:
+        return _in(language, part)
+
+    return Headline(
+        mark=parts.mark, kicker=shown(Message(f"page.verdict.{parts.kicker}")), title=shown(parts.title),
+        type=shown(parts.type), place=shown(parts.place), cause=shown(parts.cause), sentence=shown(parts.sentence),
+        next=shown(Message("page.verdict.next")),
+        rows=[(shown(Message(label)), list(map(shown, lines))) for label, lines in parts.rows if any(lines)],
+        steps=[(shown(step["why"]), _typed(step)) for step in parts.steps],
+    )  # fmt: skip
 
 
 def _in(language: str, part: Message | PageText) -> str:
@@ -113,32 +139,82 @@ def _in(language: str, part: Message | PageText) -> str:
     return part if isinstance(part, str) else part[language]
 
 
-def _parts(document: Mapping[str, Any]) -> dict[str, Message | PageText]:
+def _typed(step: Mapping[str, Any]) -> str:
+    """Return the line of a step as it is typed: a command of the tool whole, a line for a file as it is."""
+    line: str = step["line"]
+    return line if step["file"] or not line else f"precision-tool {line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """The parts of a `Headline` in all languages."""
+
+    mark: str
+    kicker: str
+    title: Message | PageText
+    type: PageText = ""
+    place: Message | PageText = ""
+    cause: PageText = ""
+    sentence: PageText = ""
+    rows: Sequence[tuple[str, Sequence[PageText]]] = ()
+    steps: Sequence[Mapping[str, Any]] = ()
+
+
+def _shown_first(document: Mapping[str, Any]) -> int | None:
+    """Return which result the page shows first: one with a culprit, else one with a verdict; None without any."""
+    verdicts = [result["verdict"] for result in document["results"]]
+    order = sorted(range(len(verdicts)), key=lambda at: verdicts[at] is None or not verdicts[at]["culprit"])
+    order.sort(key=lambda at: verdicts[at] is None)
+    return order[0] if order and verdicts[order[0]] is not None else None
+
+
+def _others(document: Mapping[str, Any], verdicts: list[str]) -> list[str]:
+    """Return the verdicts, as plain text, that are not painted first. Of a study the text says more than that."""
+    first = _shown_first(document)
+    return [text for at, text in enumerate(verdicts) if at != first]
+
+
+def _parts(document: Mapping[str, Any]) -> _Parts:
     if (study := document.get("study")) is not None:
         return _study_parts(study)
-    verdicts = [result["verdict"] for result in document["results"] if result["verdict"] is not None]
-    verdict = next((entry for entry in verdicts if entry["culprit"]), next(iter(verdicts), None))
-    if verdict is None:
+    at = _shown_first(document)
+    if at is None:
         return _no_culprit("is-doubtful", Message("page.verdict.none"))
+    verdict = document["results"][at]["verdict"]
     if not verdict["culprit"]:
-        return _no_culprit("is-good" if verdict["is_good"] else "is-doubtful", verdict["sentence"])
+        mark = "is-good" if verdict["is_good"] else "is-doubtful"
+        return _no_culprit(mark, verdict["sentence"], verdict["confidence_text"], verdict["next"])
     first = verdict["suspects"][0]
-    return {
-        "mark": "is-bad", "kicker": Message("page.verdict.culprit"), "title": first["culprit"], "type": first["type"],
-        "cause": first["cause_text"], "sentence": first["sentence"], "confidence": verdict["confidence_text"],
-    }  # fmt: skip
+    rows = [
+        ("page.pass", [first["pass"] or ""]), ("page.op.module", [first["module"]]),
+        ("page.op.source", [first["source"]]), ("page.verdict.why", first["why"]),
+        ("page.verdict.also", first["also"]), ("page.verdict.sure", [first["confidence_text"]]),
+        ("page.verdict.spoils", [first["affects"]]),
+    ]  # fmt: skip
+    return _Parts(
+        mark="is-bad", kicker="culprit", title=first["culprit"], type=first["type"], cause=first["cause_text"],
+        sentence=first["sentence"], rows=rows, steps=verdict["next"],
+    )  # fmt: skip
 
 
-def _no_culprit(mark: str, title: Message | PageText) -> dict[str, Message | PageText]:
-    return {"mark": mark, "kicker": Message("page.verdict.verdict"), "title": title}
+def _no_culprit(
+    mark: str, title: Message | PageText, confidence: PageText = "", steps: Sequence[Mapping[str, Any]] = ()
+) -> _Parts:
+    rows = [("page.verdict.sure", [confidence])]
+    return _Parts(mark=mark, kicker="verdict", title=title, rows=rows, steps=steps)
 
 
-def _study_parts(study: Mapping[str, Any]) -> dict[str, Message | PageText]:
+def _study_parts(study: Mapping[str, Any]) -> _Parts:
     culprit = study["culprit"]
     if culprit is None:
-        return _no_culprit("is-doubtful", study["sentence"])
-    place = Message("page.study.where", step=str(culprit["step"]), rank=str(culprit["rank"]))
-    return {
-        "mark": "is-bad", "kicker": Message("page.verdict.culprit"), "title": culprit["op"], "type": culprit["type"],
-        "place": place, "cause": culprit["cause_text"], "confidence": culprit["confidence_text"],
-    }  # fmt: skip
+        return _no_culprit("is-doubtful", study["sentence"], steps=study["next"])
+    rows = [
+        ("page.verdict.why", [culprit["ground_text"]]), ("page.study.where_else", [culprit["reach_text"]]),
+        ("page.study.wrong_in", [both(Message("page.study.steps", steps=culprit["steps"]))]),
+        ("page.verdict.sure", [culprit["confidence_text"]]),
+    ]  # fmt: skip
+    return _Parts(
+        mark="is-bad", kicker="culprit", title=culprit["op"], type=culprit["type"], cause=culprit["cause_text"],
+        place=Message("page.study.where", step=str(culprit["step"]), rank=str(culprit["rank"])),
+        rows=rows, steps=study["next"],
+    )  # fmt: skip

@@ -99,7 +99,14 @@ def allowed_error(judged: OpVerdict) -> Message | None:
         return None
     if (judged.own_error or 0.0) <= (judged.rounding or 0.0):
         return None
+    if is_of_device(judged):
+        return Message("verdict.op.of_device")
     return Message("verdict.op.allowed", slack=judged.slack, worst=judged.worst)
+
+
+def is_of_device(judged: OpVerdict) -> bool:
+    """Return whether an op is right by the precision of the device, although rounding does not explain its error."""
+    return judged.state == "right" and bool(judged.slack) and (judged.worst or 0.0) > (judged.slack or 0.0)
 
 
 # --- The verdict as a block of text: who, why, how sure, what it affects, what to do next ---

@@ -6,6 +6,8 @@ import { count, decade, figure, percent, t } from './words.js';
 
 /** Smallest distance that is drawn: below it all is rounding. */
 const LEAST = 1e-9;
+/** Smallest and largest own error that is drawn, in parts of what rounding explains: exact, and not finite. */
+const [EXACT, ENDLESS] = [1e-3, 1e9];
 
 function styleOf(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -64,6 +66,28 @@ function isPeak([ops, values], op) {
   return own !== undefined && ops.every((other, at) => other === op || values[at] < own);
 }
 
+/** An own error in parts of what rounding explains; null where the op was not recomputed. */
+function overRounding(ops, op) {
+  const [own, rounding] = [ops.own[op], ops.rounding[op]];
+  if (own === null) return null;
+  const ratio = own === 0 ? 0 : own / (rounding ?? 0);
+  return Number.isFinite(ratio) ? Math.min(ENDLESS, Math.max(EXACT, ratio)) : ENDLESS;
+}
+
+/** The chart of own errors: the correct ops, those that compute incorrectly, the culprit, and what rounding explains. */
+function ownError(result, [at, ratios]) {
+  const { ops } = result;
+  const isWrong = (op) => ops.state[op] === 'wrong';
+  const part = (isIn) => at.map((op, index) => (isIn(op) ? ratios[index] : null));
+  const series = () => [points(t('chart.own.right'), styleOf('--wire-strong')), points(t('chart.own.wrong'), styleOf('--bad'), 9),
+    points(`★ ${t('verdict.culprit')}`, styleOf('--mark'), 12),
+    { label: t('chart.own.rounding'), stroke: styleOf('--text'), width: 1, dash: [2, 3], points: { show: false }, value: () => '1' }];
+  return {
+    key: 'chart.own', series, log: true, fields: { peak: isPeak([at, ratios], result.culprit) },
+    data: [at, part((op) => !isWrong(op)), part(isWrong), part((op) => op === result.culprit), at.map(() => 1)],
+  };
+}
+
 /** The charts that one result has: their values, and how these are drawn. */
 function chartsOf(result) {
   const { ops } = result;
@@ -87,9 +111,8 @@ function chartsOf(result) {
   const distance = collect((op) => (ops.cosine[op] === null ? null
     : Number.isNaN(ops.cosine[op]) ? 1 : Math.max(LEAST, 1 - ops.cosine[op])));
   add('chart.distance', distance, '--wire-strong', { log: true });
-  const own = collect((op) => (ops.own[op] === null ? null : Number.isFinite(ops.own[op])
-    ? Math.max(LEAST, ops.own[op]) : 10));
-  add('chart.own', own, '--bad', { log: true, fields: { peak: isPeak(own, result.culprit) } });
+  const own = collect((op) => overRounding(ops, op));
+  if (own[0].length) charts.push(ownError(result, own));
   const room = collect((op) => (ops.dtype[op] === 'float16' || ops.headroom[op] === 0 ? ops.headroom[op] : null));
   const way = wayToOverflow(result);
   if (way.length > 1) {

@@ -7,3 +7,5 @@ try {
 }
 const isChinese = (chosen || document.documentElement.dataset.language || navigator.language || 'en').toLowerCase().startsWith('zh');
 document.documentElement.lang = isChinese ? 'zh-CN' : 'en';
+// The page fills the window; without scripts its text is as long as it is.
+document.documentElement.classList.add('is-scripted');

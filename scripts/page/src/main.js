@@ -131,6 +131,9 @@ function setMode(mode) {
 
 // --- what is shown ----------------------------------------------------------------------------------------------------
 
+/** A sign for the eyes, and the words for who does not see it. */
+const labelled = (sign, words) => html`<span aria-hidden="true">${sign}</span><span class="unseen">${words}</span>`;
+
 function head() {
   const { result } = state;
   return html`<header class="top">
@@ -144,9 +147,9 @@ function head() {
       @input=${(event) => search(event.target.value)} @keydown=${searchKey}><span class="soft" role="status">${
       state.search.trim() ? t('search.found', { count: state.found.length }) : ''}</span></div>
     <div class="tools">
-      <button title=${t('walk.previous')} aria-label=${t('walk.previous')} ?disabled=${!result.errors.length} @click=${() => walk(-1)}>‹ p</button>
+      <button title=${t('walk.previous')} ?disabled=${!result.errors.length} @click=${() => walk(-1)}>${labelled('‹ p', t('walk.previous'))}</button>
       <span class="soft" id="errors" title=${t('walk.about')}>${t('walk.errors', { count: result.errors.length })}</span>
-      <button title=${t('walk.next')} aria-label=${t('walk.next')} ?disabled=${!result.errors.length} @click=${() => walk(1)}>n ›</button>
+      <button title=${t('walk.next')} ?disabled=${!result.errors.length} @click=${() => walk(1)}>${labelled('n ›', t('walk.next'))}</button>
       <button id="language" lang=${currentLanguage() === 'en' ? 'zh' : 'en'} @click=${nextLanguage}>${currentLanguage() === 'en' ? '中文' : 'English'}</button>
       <button id="theme" aria-label=${t('theme')} title=${t('theme')} @click=${setTheme}>${isDark() ? '☀' : '☾'}</button>
       <button aria-label=${t('help')} title=${t('help')} @click=${() => { state.help = !state.help; refresh(); }}>?</button>
@@ -178,7 +181,7 @@ function legendView() {
   const palette = PALETTES[isDark() ? 'dark' : 'light'];
   const swatch = (colour, text, level, kind = '') => html`<li><i class="swatch ${kind}" data-colour=${colour} data-level=${level}></i><bdi>${text}</bdi></li>`;
   const kinds = parts.map?.shades?.kinds;
-  return html`<ul class="legend" aria-label=${t('map.legend')}>
+  return html`<ul class="legend" tabindex="0" aria-label=${t('map.legend')}>
     ${kinds ? kinds.map((name, at) => swatch(palette.kinds[Math.min(at, KINDS - 1)], name, 0))
     : legend(state.mode).map((text, at) => swatch(palette.levels[at], text, at))}
     ${swatch(palette.grey, t('map.not_compared'), 0)}${swatch(palette.grey, t('map.not_dumped'), 0, 'is-hatched')}${
@@ -195,8 +198,8 @@ function mapTab() {
         value=${mode} ?selected=${mode === state.mode}>${t(`mode.${mode}`)}</option>`)}</select></label>
       ${act('map.all', () => parts.map.fit())}${result.culprit >= 0 ? act('map.culprit', () => locate(result.culprit)) : nothing}
       ${act('map.open', () => parts.map.openAll())}${act('map.close', () => parts.map.closeAll())}
-      <button aria-label=${t('map.nearer')} @click=${() => parts.map.zoomBy(1.5)}>＋</button><button aria-label=${
-      t('map.farther')} @click=${() => parts.map.zoomBy(1 / 1.5)}>－</button>
+      <button aria-label=${t('map.nearer')} @click=${() => parts.map.zoomBy(1.5)}>+</button><button aria-label=${
+      t('map.farther')} @click=${() => parts.map.zoomBy(1 / 1.5)}>−</button>
       ${legendView()}
     </div>
     <div class="map-holder holder" tabindex="0" role="application" aria-label=${t('map.label', { count: result.inGraph })}>
@@ -216,7 +219,7 @@ function help() {
 function page() {
   const { result, tab, op } = state;
   const pane = (name, content) => html`<section id="tab-${name}" role="tabpanel" aria-labelledby="button-${name}" class="tab"
-    ?hidden=${tab !== name}>${content}</section>`;
+    tabindex=${['verdict', 'charts'].includes(name) ? 0 : nothing} ?hidden=${tab !== name}>${name === 'verdict' ? nothing : html`<h2 class="unseen">${t(`tab.${name}`)}</h2>`}${content}</section>`;
   return html`${head()}<main class=${op >= 0 ? 'has-panel' : ''}>
     <div class="tabs">${pane('verdict', verdictView(result, locateOrShow))}${pane('map', mapTab())}${
       pane('ops', html`<div class="holder grid"></div>`)}${pane('tensors', html`<div class="holder grid"></div>`)}${

@@ -1,7 +1,7 @@
 // All about one op.
 import { html, nothing, svg } from 'lit-html';
 import { commandLine, opLink } from './verdict.js';
-import { bits, cosine, count, figure, local, percent, shownAs, t, textOr, typeOf } from './words.js';
+import { bits, count, farOff, figure, local, percent, shownAs, t, textOr, typeOf } from './words.js';
 
 const quoted = (name) => (/\s/.test(name) ? `"${name}"` : name);
 
@@ -86,9 +86,12 @@ function tensor(result, row, detail, op) {
   const metrics = row >= 0 ? ['max_absolute_error', 'relative_distance', 'max_relative_error', 'mismatches']
     .filter((name) => tensors[name][row] !== null) : [];
   const at = row >= 0 ? tensors.worst_at[row] : '';
-  return html`<details class="tensor" ?open=${slot.startsWith('output') || agree === false}>
-    <summary><b>${slot}</b> ${row >= 0 && tensors.cosine[row] !== null ? html`<span class=${
-      agree === false ? 'is-bad' : 'is-good'}>${agree === false ? '✖' : '✓'} ${t('cosine')} ${cosine(tensors.cosine[row])}</span>`
+  // An output that agrees accuses nobody, unless the op is to blame all the same.
+  const isOutput = slot.startsWith('output');
+  const isBlamed = isOutput && isAccused(result, op);
+  return html`<details class="tensor" ?open=${agree === false || (isOutput && (isBlamed || agree !== true))}>
+    <summary><b>${slot}</b> ${row >= 0 && tensors.cosine[row] !== null ? html`<span class=${agree === false ? 'is-bad' : isBlamed ? ''
+      : 'is-good'}>${agree === false ? '✖ ' : isBlamed ? '' : '✓ '}${farOff(result, row)}</span>`
     : html`<span class="soft">${textOr(`status.${status}`, t('op.not_compared'))}</span>`}</summary>
     ${metrics.length ? html`<p class="metrics">${metrics.map((name) => html`<span>${t(`column.${name}`)} <b>${
       metric(name, tensors[name][row], tensors.npu_type[row])}</b></span>`)}${
@@ -101,8 +104,18 @@ function tensor(result, row, detail, op) {
       ${axes(detail.axes)}${worst(detail)}${detail.too_large ? html`<p class="note">${t('op.too_large')}</p>` : nothing}
       ${['npu', 'golden'].map((side) => (detail[side] ? html`<p class="path"><bdi>${detail[side].path}</bdi></p>` : nothing))}`
     : nothing}
-    ${row >= 0 && slot.startsWith('output') ? commandLine(`pt ${quoted(`${result.ops.name[op]}:${slot}`)}`) : nothing}
+    ${row >= 0 && isOutput ? commandLine(`pt ${quoted(`${result.ops.name[op]}:${slot}`)}`) : nothing}
   </details>`;
+}
+
+/** Whether the verdict blames an op, or recomputing does: what comparing says of it is no praise then. */
+const isAccused = (result, op) => op === result.culprit || result.suspects.has(op) || ['wrong', 'beyond'].includes(result.ops.state[op]);
+
+/** What is known of overflows of the op beside the verdict: statuses of the device, and tensors at the limit. */
+function overflows(result, op) {
+  const notes = result.overflow_notes[op] ?? [];
+  if (!notes.length) return nothing;
+  return html`<section class="judged is-beyond"><h4>${t('op.overflow')}</h4>${notes.map((note) => html`<p><bdi>${local(note)}</bdi></p>`)}</section>`;
 }
 
 function judged(result, op) {
@@ -171,10 +184,12 @@ export function opView(result, op, { show, close, locate }) {
     <p class="badges"><span class="badge">${typeOf(ops, op)}</span>${
       ops.recompute[op] ? html`<span class="badge">${t('op.recompute')}</span>` : nothing}${op === result.culprit ? html`<span class="badge is-bad">★ ${
       t('verdict.culprit')}</span>` : nothing}${ops.agree[op] === false ? html`<span class="badge is-bad">✖ ${t('op.below')}</span>`
-    : ops.agree[op] === true ? html`<span class="badge is-good">✓ ${t('op.agrees')}</span>` : ops.placeholder[op] ? nothing
+    : ops.agree[op] === true ? isAccused(result, op) ? nothing : html`<span class="badge is-good">✓ ${t('op.agrees')}</span>`
+      : ops.placeholder[op] ? nothing
       : html`<span class="badge">${ops.status[op] === 'no_npu_dump' ? t('op.not_dumped') : t('op.not_compared')}</span>`}</p>
     ${ops.placeholder[op] ? html`<p class="soft">${t(`placeholder.about.${ops.type[op]}`)}</p>` : nothing}
     ${judged(result, op)}
+    ${overflows(result, op)}
     <dl class="facts">${fact('op.module', ops.module[op])}${fact('op.source', ops.source[op])}${
       fact('op.arguments', ops.arguments[op])}${fact('op.id', ops.id[op])}${fact('pass', ops.pass[op])}${fact('op.originals', ops.originals[op])}${
       fact('op.outputs', ops.outputs[op])}${fact('op.inputs', ops.inputs[op])}${fact('op.kernel', ops.kernel[op])}${

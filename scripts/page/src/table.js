@@ -14,8 +14,8 @@ export class GridTable {
    * `columns`: {key, name, value(row), show(value, row), isNumber, wide}; `rows` are numbers; `chosen(row)` on a click.
    * `accepts(row)` is the filter from outside.
    */
-  constructor(holder, { columns, rows, name, chosen, selected }) {
-    Object.assign(this, { holder, columns, rows, name, chosen, selected });
+  constructor(holder, { columns, rows, name, chosen, selected, isWorstFirst }) {
+    Object.assign(this, { holder, columns, rows, name, chosen, selected, isWorstFirst });
     this.filters = {};
     this.sortBy = null;
     this.descending = false;
@@ -114,7 +114,7 @@ export class GridTable {
     render(html`
       <div class="grid-tools">
         <span class="grid-count" role="status">${t('table.rows', { shown: count(this.shown.length),
-          all: count(this.rows.length) })}</span>
+          all: count(this.rows.length) })}${this.isWorstFirst && !this.sortBy ? `${t('comma')}${t('table.worst')}` : ''}</span>
         <button @click=${() => copy(this.csv(this.shown))}>${t('table.copy')}</button>
         <button class="grid-download" @click=${() => download(`${this.name}.csv`, this.csv(this.shown))}>${
           t('table.download')}</button>

@@ -68,15 +68,42 @@ function tensorColumns(result) {
 
 const upTo = (count) => Array.from({ length: count }, (_, at) => at);
 
+/** How bad a cosine is: none is no reason to look, NaN the best one. */
+const badness = (value) => (value === null ? -Infinity : Number.isNaN(value) ? Infinity : 1 - value);
+
+/** How soon an op is looked at: the culprit, whom else the verdict blames, what computes incorrectly or is below the threshold. */
+function levels({ ops, culprit, suspects }) {
+  const wrong = new Set(['wrong', 'beyond']);
+  return (op) => (op === culprit ? 0 : suspects.has(op) ? 1 : wrong.has(ops.state[op]) ? 2 : ops.agree[op] === false ? 3 : 4);
+}
+
+/** Numbers of rows by their level, then the worst, then as they come. */
+const worstFirst = (count, level, bad) => upTo(count)
+  .sort((a, b) => level(a) - level(b) || (bad[a] < bad[b] ? 1 : bad[a] > bad[b] ? -1 : a - b));
+
+/** The ops, worst first: by their own error where they compute incorrectly, else by their cosine. */
+function worstOps(result) {
+  const { ops } = result;
+  const level = levels(result);
+  return worstFirst(result.count, level, ops.cosine.map((value, op) => (level(op) === 2 ? ops.own[op] ?? 0 : badness(value))));
+}
+
+/** The tensors, worst first: the culprit's, then those below the threshold, by their cosine. */
+function worstTensors(result) {
+  const { tensors, culprit } = result;
+  const level = (row) => (tensors.agree[row] === false ? 0 : 1) - (tensors.op[row] === culprit ? 2 : 0);
+  return worstFirst(result.tensorCount, level, tensors.cosine.map(badness));
+}
+
 export function opTable(holder, result, { show, selected }) {
   return new GridTable(holder, {
-    columns: opColumns(result), rows: upTo(result.count), name: 'ops', chosen: show, selected: (op) => op === selected(),
+    columns: opColumns(result), rows: worstOps(result), isWorstFirst: true, name: 'ops', chosen: show, selected: (op) => op === selected(),
   });
 }
 
 export function tensorTable(holder, result, { show, selected }) {
   return new GridTable(holder, {
-    columns: tensorColumns(result), rows: upTo(result.tensorCount), name: 'tensors',
+    columns: tensorColumns(result), rows: worstTensors(result), isWorstFirst: true, name: 'tensors',
     chosen: (row) => show(result.tensors.op[row]), selected: (row) => result.tensors.op[row] === selected(),
   });
 }

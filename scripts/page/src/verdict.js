@@ -2,7 +2,7 @@
 import { html, nothing } from 'lit-html';
 import { copy } from './csv.js';
 import { profileView } from './profile.js';
-import { count, figure, local, statusOf, t, textOr } from './words.js';
+import { count, farOff, figure, local, statusOf, t, textOr } from './words.js';
 
 /** A button that copies a line, and says so. */
 export function copyButton(line) {
@@ -55,6 +55,21 @@ function blame(result, show) {
   </article>`;
 }
 
+/** Ops that are named of those that an error goes through. */
+const MOST_NAMED = 8;
+
+/** What follows from the culprit: the ops that its error goes through. */
+function follows(result, show) {
+  const { ops } = result;
+  const below = result.error_path.filter((op) => op !== result.culprit && ops.agree[op] === false);
+  if (!below.length) return nothing;
+  const worst = (op) => result.tensorsOf[op].filter((row) => result.tensors.agree[row] === false && result.tensors.slot[row].startsWith('output'))
+    .reduce((a, b) => (result.tensors.cosine[b] < result.tensors.cosine[a] ? b : a));
+  return html`<section class="follows"><h3>${t('verdict.follows')}</h3><ol>${below.slice(0, MOST_NAMED).map((op) => html`<li><bdi>${
+    opLink(result, ops.name[op], show)}</bdi> <small class="soft">${ops.type[op]} · ${farOff(result, worst(op))}</small></li>`)}${
+    below.length > MOST_NAMED ? html`<li class="soft">${t('more', { count: below.length - MOST_NAMED })}</li>` : nothing}</ol></section>`;
+}
+
 function clean(result, show) {
   const { verdict } = result;
   const worst = verdict.worst_cosine;
@@ -78,7 +93,8 @@ function findings(result, show, isAlone) {
   return html`<section><h3>${t(isAlone ? 'findings.only' : 'findings.besides')}</h3>${shown.map((one) => html`<article
     class="finding is-${one.grade}"><p><strong>${textOr(`finding.${one.kind}`, one.kind)}</strong> <bdi>${
       local(one.message)}</bdi>${one.op && result.byName.has(one.op) ? html` ${opLink(result, one.op, show, t('show'))}` : nothing}</p>
-    ${one.facts.length ? html`<ul>${one.facts.map(([name, text]) => html`<li>${name ? html`<em>${local(name)}</em>${t('colon')}` : nothing}<bdi>${
+    ${one.facts.length ? html`<ul>${one.looked_at ? html`<li><em>${t('findings.looked_at')}</em>${t('colon')}<bdi>${
+      local(one.looked_at)}</bdi></li>` : nothing}${one.facts.map(([name, text]) => html`<li>${name ? html`<em>${local(name)}</em>${t('colon')}` : nothing}<bdi>${
       local(text)}</bdi></li>`)}</ul>` : nothing}</article>`)}</section>`;
 }
 
@@ -137,6 +153,7 @@ export function verdictView(result, show) {
   return html`<div class="reading">
     ${verdict ? (verdict.culprit ? blame(result, show) : clean(result, show)) : html`<article class="verdict is-doubtful"><p
       class="kicker">${t('verdict.verdict')}</p><h2>${t('verdict.none')}</h2></article>`}
+    ${verdict?.culprit ? follows(result, show) : nothing}
     ${counts(result)}
     ${findings(result, show, !verdict)}
     ${profileView(result.profile)}

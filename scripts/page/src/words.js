@@ -55,6 +55,13 @@ export function cosine(value) {
 /** Room in a type, in bits. */
 export const bits = (value) => t('bits', { bits: Number(value.toPrecision(3)) });
 
+/** What tells of a tensor how far it is off: its cosine, or where that agrees, as of a single number, its relative distance. */
+export function farOff(result, row) {
+  const { cosine: cosines, agree, relative_distance: distances } = result.tensors;
+  const isNumber = agree[row] === false && cosines[row] >= result.threshold && distances[row] !== null;
+  return isNumber ? `${t('column.relative_distance')} ${percent(distances[row])}` : `${t('cosine')} ${cosine(cosines[row])}`;
+}
+
 /** A relative distance in percent. */
 export function percent(value) {
   if (value === null || value === undefined) return '–';

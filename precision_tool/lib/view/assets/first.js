@@ -1,1 +1,1 @@
-(()=>{var e="";try{e=localStorage.getItem("precision_tool.language")??""}catch{}var t=(e||document.documentElement.dataset.language||navigator.language||"en").toLowerCase().startsWith("zh");document.documentElement.lang=t?"zh-CN":"en";})();
+(()=>{var e="";try{e=localStorage.getItem("precision_tool.language")??""}catch{}var t=(e||document.documentElement.dataset.language||navigator.language||"en").toLowerCase().startsWith("zh");document.documentElement.lang=t?"zh-CN":"en";document.documentElement.classList.add("is-scripted");})();
