@@ -93,16 +93,30 @@ def check_no_overlap(page: Any) -> int:
     return len(boxes)
 
 
-def test_the_map_opens_at_the_culprit(browse: Browse, demo_report: Path) -> None:
-    page = browse(demo_report, "map")
-    middle = page.ask(
-        f"""(() => {{ const m = report.parts.map, t = m.tree, i = t.shownAs[{CULPRIT}];
-        return [i === {CULPRIT}, (t.x[i] + t.w[i] / 2) * m.view.k + m.view.x - m.canvas.clientWidth / 2,
-          (t.y[i] + t.h[i] / 2) * m.view.k + m.view.y - m.canvas.clientHeight / 2]; }})()"""
+def places_on_screen(page: Any, ops: str) -> list[list[float]]:
+    """Left, top, right and bottom on the map's canvas of the boxes that stand for ops, in its size."""
+    places: list[list[float]] = page.ask(
+        f"""(() => {{ const m = report.parts.map, t = m.tree, {{ k, x, y }} = m.view;
+        return {ops}.map((op) => t.shownAs[op]).map((i) => [(t.x[i] * k + x) / m.canvas.clientWidth,
+          (t.y[i] * k + y) / m.canvas.clientHeight, ((t.x[i] + t.w[i]) * k + x) / m.canvas.clientWidth,
+          ((t.y[i] + t.h[i]) * k + y) / m.canvas.clientHeight]); }})()"""
     )
-    assert middle[0] is True
-    assert abs(middle[1]) < 2
-    assert abs(middle[2]) < 2
+    return places
+
+
+@pytest.mark.parametrize("size", [(1400, 900), (390, 844)])
+def test_the_map_opens_at_the_culprit_and_the_path_of_its_error(
+    browse: Browse, demo_report: Path, size: tuple[int, int]
+) -> None:
+    page = browse(demo_report, "map", viewport={"width": size[0], "height": size[1]})
+    assert page.ask(f"report.parts.map.tree.shownAs[{CULPRIT}] === {CULPRIT}")
+    assert page.ask("report.parts.map.view.k") >= 0.6
+    path = places_on_screen(page, "report.state.result.error_path")
+    assert len(path) > 3
+    # All of it on a screen, on a phone its beginning.
+    for left, top, right, bottom in path if size[0] > 1000 else path[:2]:
+        assert min(left, top) >= 0
+        assert max(right, bottom) <= 1
 
 
 def test_nothing_overlaps_however_much_is_open(browse: Browse, demo_report: Path) -> None:
@@ -134,7 +148,8 @@ def test_a_group_opens_and_closes_on_a_click(browse: Browse, demo_report: Path) 
 def test_a_click_on_an_op_shows_it(browse: Browse, demo_report: Path) -> None:
     page = browse(demo_report, "map")
     box = page.page.locator(".map-canvas").bounding_box()
-    page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    ((left, top, right, bottom),) = places_on_screen(page, f"[{CULPRIT}]")
+    page.page.mouse.click(box["x"] + box["width"] * (left + right) / 2, box["y"] + box["height"] * (top + bottom) / 2)
     culprit = result_of(demo_report)["verdict"]["culprit"]
     assert page.text("#panel h3") == culprit
     panel = page.text("#panel")

@@ -57,7 +57,7 @@ from precision_tool.lib.view.verdict_messages import (
 from precision_tool.lib.view.verdict_screen import is_of_device, verdict_json
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
-SCHEMA = 3
+SCHEMA = 4
 #: Attributes are kept of every op of a network up to this size, else of the ops that are looked at closely.
 _MOST_WITH_ATTRIBUTES = 2500
 #: Significant digits of numbers, with more tensors than this `_FEWER`.
@@ -363,8 +363,8 @@ class _Result:
                     "ops": [group.ops for group in groups],
                     "section": [int(group.is_section) for group in groups],
                 },
-                "parent": list(layout.parents), "rank": list(layout.ranks), "order": list(layout.orders),
-                "backward": [int(is_backward) for is_backward in layout.backward], "against": list(layout.against),
+                "parent": list(layout.parents), "order": list(layout.orders), "lane": list(map(int, layout.lanes)),
+                "mirrors": layout.mirrors, "follows": network.order,
             },
             "error_path": self._path(verdict),
         }  # fmt: skip

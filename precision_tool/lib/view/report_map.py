@@ -1,18 +1,19 @@
-"""The map of a report: the ops of a graph, the wires between them, the path of an error, and where each op stands.
+"""The map of a report: the ops of a graph, the wires between them, the path of an error, and the groups of the map.
 
-The layout is a tree of groups, and for each its children in ranks. No engine for general layouts: an edge from the
-forward to the backward pass would lie across hundreds of ranks. Within a group the children are ranked by the longest
-path of the edges between them, and ordered by the barycentre of their neighbours. The backward pass stands beside the
-forward one, from the bottom to the top, each group at the height of the one that it is the gradient of. All steps take
-time in proportion to the ops and edges.
+The map is a tree of groups, which the page draws as layers, one group at a time. What it needs for this is made here: a
+group has no edge back to what comes before it. A scope or module that the data flow leaves and comes back to (a ReLU
+that a block calls three times) is cut into a group for each visit. The forward pass, the backward pass and what uses
+the gradients are lanes: the page draws the backward pass beside the forward one, from the bottom to the top.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from itertools import takewhile
 from math import inf, isnan
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from precision_tool.lib.data.neighbourhood import CONTROL
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.view.report_places import (
+    OPTIMIZER,
     Place,
     is_recorded,
     module_classes,
@@ -28,11 +30,14 @@ from precision_tool.lib.view.report_places import (
     places_of_names,
 )
 
-#: A group with more children than this is split into sections of consecutive ops.
+#: A group with more children than this is split into sections of consecutive ones, each lane on its own.
 MOST_CHILDREN = 96
-_SECTION = 48
-#: Rounds of ordering by the neighbours, down and up.
-_SWEEPS = 4
+_SECTION = MOST_CHILDREN // 3
+#: A group at the top with this part of the forward pass is replaced by what is in it, so many times.
+_MOST_OF_IT = 0.6
+_MOST_DISSOLVED = 4
+#: Groups that are looked at to find out whether an op may join one; then the op begins another.
+_MOST_LOOKED_AT = 2000
 
 Edge = tuple[int, int]
 
@@ -193,6 +198,15 @@ def lowest(values: Sequence[float | None]) -> float | None:
 # --- the layout ------------------------------------------------------------------------------------------------------
 
 
+class Lane(IntEnum):
+    """Where an item stands within its group: the columns of the map, from the left."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    #: What reads gradients and is no gradient: loss scaling, the optimizer.
+    UPDATE = 2
+
+
 @dataclass(slots=True)
 class Group:
     """A group of ops in the same scopes. `parent` is -1 for one at the top.
@@ -202,7 +216,7 @@ class Group:
 
     name: str
     parent: int
-    is_backward: bool = False
+    lane: Lane
     is_section: bool = False
     ops: int = 0
     scopes: tuple[str, ...] = ()
@@ -212,17 +226,16 @@ class Group:
 class Layout:
     """Places of the ops, then of the groups, by one numbering: op `i` is item `i`, group `g` item `len(ops) + g`.
 
-    `parents` are groups (-1: at the top), `ranks` count the rows of the parent from above, `orders` from the left
-    within a row of one side. `backward` tells of the items that stand on the right, the side of the backward pass.
-    `against` are the edges, by number, that lead against the order of execution: those that close a cycle.
+    `parents` are groups (-1: at the top), `orders` count the children of one group in the order of the data flow: of an
+    edge between two of them the producer has the lower number, unless the edge closes a cycle of ops. `mirrors` are
+    pairs of an item of the backward pass and the one of the forward pass that it stands level with.
     """
 
     groups: Sequence[Group]
     parents: Sequence[int]
-    ranks: Sequence[int]
     orders: Sequence[int]
-    backward: Sequence[bool]
-    against: Sequence[int] = field(default=())
+    lanes: Sequence[Lane]
+    mirrors: Sequence[tuple[int, int]] = ()
 
 
 def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
@@ -261,253 +274,263 @@ def lay_out(places: Sequence[Place], edges: Sequence[Edge], joint: str = "/") ->
 
     A group of nothing but another group is left out; its name stands before that of the other, with `joint` between.
     """
-    is_in_order = all(producer < reader for producer, reader in edges)
-    position = [*range(len(places))] if is_in_order else execution_order(len(places), edges)
-    tree = _Tree(places, position, joint)
-    local = _local_edges(tree, edges, len(places))
-    count = len(places) + len(tree.groups)
-    ranks, orders = [0] * count, [0] * count
-    # The forward pass first, as the backward one looks at its ranks.
-    numbers = sorted(range(-1, len(tree.groups)), key=lambda group: group >= 0 and tree.groups[group].is_backward)
-    for group in numbers:
-        children = tree.children[group + 1]
-        sides = [[child for child in children if tree.backward[child] == side] for side in (False, True)]
-        _rank_forward(sides[False], local, ranks)
-        _rank_backward(sides[True], local, ranks, tree.mirrored)
-        least = min((ranks[child] for child in children), default=0)
-        for child in children:
-            ranks[child] -= least
-        for side in sides:
-            _order(side, local, ranks, orders)
-    against = [number for number, (producer, reader) in enumerate(edges) if position[producer] >= position[reader]]
-    return Layout(tree.groups, tree.parents, ranks, orders, tree.backward, against)
+    flow = _Flow(places, edges)
+    tree = _Tree(flow, joint)
+    return Layout(tree.groups, tree.parents, tree.orders, tree.lanes, tree.mirrors())
+
+
+class _Flow:
+    """Ops in the order that the map shows them in, and the place and lane of each.
+
+    Variables and constants come right before their first reader; what only one lane reads stands in it.
+    """
+
+    def __init__(self, places: Sequence[Place], edges: Sequence[Edge]) -> None:
+        count = len(places)
+        is_in_order = all(producer < reader for producer, reader in edges)
+        position = [*range(count)] if is_in_order else execution_order(count, edges)
+        self.producers: list[list[int]] = [[] for _ in places]
+        self._readers: list[list[int]] = [[] for _ in places]
+        for producer, reader in dict.fromkeys(edges):
+            if position[producer] < position[reader]:  # an edge that closes a cycle is no flow
+                self.producers[reader].append(producer)
+                self._readers[producer].append(reader)
+        by_position = sorted(range(count), key=position.__getitem__)
+        self._leads = self._find_leads(by_position)
+        self.order = self._sink(by_position)
+        self.places = [*places]
+        self.lanes = self._lanes(by_position)
+
+    def _find_leads(self, by_position: Sequence[int]) -> list[bool]:
+        """Return of each op whether it is a source that ops read, or computed from one such source alone."""
+        leads = [False] * len(by_position)
+        for op in by_position:
+            producers = self.producers[op]
+            leads[op] = bool(self._readers[op]) and len(producers) < 2 and all(leads[other] for other in producers)
+        return leads
+
+    def _sink(self, by_position: Sequence[int]) -> list[int]:
+        order: list[int] = []
+        done = [False] * len(by_position)
+        for op in by_position:
+            if self._leads[op]:
+                continue
+            for producer in self.producers[op]:
+                chain = []
+                lead: int | None = producer
+                while lead is not None and self._leads[lead] and not done[lead]:
+                    done[lead] = True
+                    chain.append(lead)
+                    lead = next(iter(self.producers[lead]), None)
+                order += reversed(chain)
+            order.append(op)
+        return order
+
+    def _lanes(self, by_position: Sequence[int]) -> list[Lane]:
+        lanes = [Lane.BACKWARD if place.is_backward else Lane.FORWARD for place in self.places]
+        # What has something of the forward pass. A constant of the backward pass alone says nothing of what reads it:
+        # the compiler keeps equal constants once.
+        is_fed = [lane == Lane.FORWARD for lane in lanes]
+        for op in by_position:
+            producers = self.producers[op]
+            is_fed[op] = is_fed[op] or any(is_fed[producer] for producer in producers)
+            is_behind = any(lanes[producer] != Lane.FORWARD and is_fed[producer] for producer in producers)
+            if lanes[op] == Lane.FORWARD and (is_behind or self.places[op].scopes == (OPTIMIZER,)):
+                lanes[op] = Lane.UPDATE
+        for op in reversed(by_position):
+            lane = min((lanes[reader] for reader in self._readers[op]), default=lanes[op])
+            if not self.producers[op] and lane != lanes[op]:
+                lanes[op] = lane
+                self.places[op] = replace(self.places[self._readers[op][0]], leaf="")
+        return lanes
 
 
 # --- the tree of groups -----------------------------------------------------------------------------------------------
 
 
 class _Tree:
-    """Groups, the parent of each item, and the children of each group in order of execution."""
+    """Groups, and the parent, order and lane of each item: of the ops, then of the groups."""
 
-    def __init__(self, places: Sequence[Place], position: Sequence[int], joint: str) -> None:
-        count = len(places)
-        self._joint = joint
+    def __init__(self, flow: _Flow, joint: str) -> None:
+        self._flow, self._joint = flow, joint
+        self._count = len(flow.places)
         self.groups: list[Group] = []
-        self.parents: list[int] = []
-        self.backward = [place.is_backward for place in places]
-        #: The items that a group, or an op of the backward pass, is beside.
-        self.mirrored: dict[int, int] = {}
-        by_scopes = self._dissolve(*self._matches(places), count)
-        # An item comes where its first op is executed.
-        self.keys = [*position, *[count] * len(self.groups)]
-        for op in range(count):
-            group = self.parents[op]
-            while group >= 0:
-                self.groups[group].ops += 1
-                self.keys[count + group] = min(self.keys[count + group], position[op])
-                group = self.groups[group].parent
-        self.children: list[list[int]] = [[] for _ in range(len(self.groups) + 1)]
-        for item in sorted(range(count + len(self.groups)), key=lambda item: (self.keys[item], item < count, item)):
-            self.children[self.parent(item) + 1].append(item)
-        self._mirror(places, by_scopes)
-        self._split(count)
+        self.lanes = [*flow.lanes]
+        self.orders = [0] * self._count
+        self.parents = [-1] * self._count
+        #: The group that each op is being put into.
+        self._within = [-1] * self._count
+        #: Items by their scopes in the forward pass, and ops by the last part of their name; in the order of the flow.
+        self._by_path: dict[tuple[Lane, tuple[str, ...]], list[int]] = {}
+        #: The scopes of the groups that are replaced by what is in them.
+        self._dissolved: tuple[str, ...] = ()
+        waiting: list[tuple[int, int, Sequence[list[int]]]] = [(-1, 0, self._top())]
+        while waiting:
+            parent, depth, visits = waiting.pop()
+            for order, (item, more) in enumerate(self._items(parent, depth, visits)):
+                self.orders[item] = order
+                if more is not None:
+                    waiting.append((item - self._count, *more))
         self.parents += [group.parent for group in self.groups]
 
-    def _matches(self, places: Sequence[Place]) -> tuple[dict[tuple[str, ...], int], list[int]]:
-        """Make a group of every scope; return how many members each has."""
-        by_scopes: dict[tuple[str, ...], int] = {(): -1}
-        members: list[int] = []
-        for place in places:
-            for depth in range(1, len(place.scopes) + 1):
-                scopes = place.scopes[:depth]
-                if scopes not in by_scopes:
-                    by_scopes[scopes] = len(self.groups)
-                    self.groups.append(Group(scopes[-1], by_scopes[scopes[:-1]], place.is_backward, scopes=scopes))
-                    members.append(0)
-                    self.backward.append(place.is_backward)
-                    parent = self.groups[-1].parent
-                    if parent >= 0:
-                        members[parent] += 1
-            self.parents.append(by_scopes[place.scopes])
-            if self.parents[-1] >= 0:
-                members[self.parents[-1]] += 1
-        return by_scopes, members
+    def _top(self) -> list[list[int]]:
+        """Return the ops of each child at the top.
 
-    def _dissolve(
-        self, by_scopes: dict[tuple[str, ...], int], members: Sequence[int], count: int
-    ) -> dict[tuple[str, ...], int]:
-        """Replace each group with one member by that member; return the scopes of the groups left."""
-        number = {-1: -1}
-        groups: list[Group] = []
-        for at, (group, size) in enumerate(zip(self.groups, members, strict=True)):  # a parent comes before its groups
-            if size < 2:
-                number[at] = number[group.parent]
-                continue
-            name, above = group.name, group.parent
-            while above >= 0 and members[above] < 2:  # its name goes on in that of its member
-                name = f"{self.groups[above].name}{self._joint}{name}"
-                above = self.groups[above].parent
-            number[at] = len(groups)
-            groups.append(Group(name, number[group.parent], group.is_backward, scopes=group.scopes))
-        self.groups = groups
-        self.backward = [*self.backward[:count], *(group.is_backward for group in groups)]
-        self.parents = [number[group] for group in self.parents]
-        return {scopes: number[at] for scopes, at in by_scopes.items() if at < 0 or members[at] > 1}
+        A group that holds most of the network (`resnet`, and in it `encoder`) is replaced by what is in it, in the
+        backward pass too: only siblings can stand level with each other.
+        """
+        visits = self._visits(self._flow.order, 0)
+        for _ in range(_MOST_DISSOLVED):
+            forward = [visit for visit in visits if self._flow.lanes[visit[0]] == Lane.FORWARD]
+            largest = max(forward, key=len, default=[])
+            if len(largest) < 2 or len(largest) < _MOST_OF_IT * sum(map(len, forward)):
+                break
+            scopes = _common([self._flow.places[op].scopes for op in largest])
+            opened: list[list[int]] = []
+            for visit in visits:
+                place = self._flow.places[visit[0]]
+                is_same = (place.mirrors if place.is_backward else place.scopes)[: len(scopes)] == scopes
+                opened += self._visits(visit, len(scopes)) if is_same else [visit]
+            if len(opened) > MOST_CHILDREN:
+                break
+            visits, self._dissolved = opened, scopes
+        return visits
 
-    def parent(self, item: int) -> int:
-        count = len(self.parents)
-        return self.parents[item] if item < count else self.groups[item - count].parent
-
-    def _mirror(self, places: Sequence[Place], by_scopes: dict[tuple[str, ...], int]) -> None:
-        count = len(self.parents)
-        for place in dict.fromkeys(place for place in places if place.is_backward):
-            for depth in range(1, len(place.scopes) + 1):
-                group = by_scopes.get(place.scopes[:depth], -1)
-                other = by_scopes.get(place.mirrors[:depth], -1)
-                if group >= 0 and other >= 0:
-                    self.mirrored.setdefault(count + group, count + other)
-
-    def _split(self, count: int) -> None:
-        """Split groups with too many children into sections, and these again."""
-        at = 0
-        while at < len(self.children):
-            children = self.children[at]
-            if len(children) > MOST_CHILDREN:
-                self.children[at] = []
-                for side in (False, True):
-                    of_side = [item for item in children if self.backward[item] == side]
-                    self.children[at] += self._sections(of_side, at - 1, count)
-            at += 1
-
-    def _sections(self, children: list[int], parent: int, count: int) -> list[int]:
-        if len(children) <= MOST_CHILDREN // 2:
-            return children
-        sections = []
-        # So few sections that they fit into one group; those that are too large are split in turn.
-        size = max(_SECTION, -(-len(children) // _SECTION))
-        for start in range(0, len(children), size):
-            piece = children[start : start + size]
-            number = len(self.groups)
-            name = f"{start + 1}–{start + len(piece)}"
-            is_backward = self.backward[piece[0]]
-            ops = sum(1 if item < count else self.groups[item - count].ops for item in piece)
-            self.groups.append(Group(name, parent, is_backward, is_section=True, ops=ops))
-            self.backward.append(is_backward)
-            self.keys.append(self.keys[piece[0]])
-            self.children.append(piece)
-            for item in piece:
-                if item < count:
-                    self.parents[item] = number
+    def _items(
+        self, parent: int, depth: int, visits: Sequence[list[int]]
+    ) -> Iterator[tuple[int, tuple[int, Sequence[list[int]]] | None]]:
+        """Make the children of a group; yield each with its own depth and visits, None for an op."""
+        if len(visits) > MOST_CHILDREN:
+            for lane in Lane:
+                of_lane = [visit for visit in visits if self._flow.lanes[visit[0]] == lane]
+                if len(of_lane) > _SECTION:
+                    yield from self._sections(parent, depth, of_lane)
                 else:
-                    self.groups[item - count].parent = number
-            sections.append(count + number)
-        return sections
+                    yield from self._items(parent, depth, of_lane)
+            return
+        for visit in visits:
+            if len(visit) == 1:
+                (op,) = visit
+                self.parents[op] = parent
+                place = self._flow.places[op]
+                self._note_paths(op, op, depth, len(place.scopes))
+                if place.leaf:
+                    scopes = place.mirrors if place.is_backward else place.scopes
+                    self._by_path.setdefault((self.lanes[op], (*scopes, place.leaf)), []).append(op)
+                yield op, None
+            else:
+                yield self._group(parent, depth, visit)
 
-
-# --- ranks and orders -------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Local:
-    """Edges between the children of the same group: the producers and readers of each item."""
-
-    producers: list[list[int]]
-    readers: list[list[int]]
-
-
-def _local_edges(tree: _Tree, edges: Sequence[Edge], count: int) -> _Local:
-    total = count + len(tree.groups)
-    above = [parent + count if parent >= 0 else -1 for parent in tree.parents]
-    depth = [0] * total
-    for item in range(total):
-        depth[item] = _depth(item, above)
-    local = _Local([[] for _ in range(total)], [[] for _ in range(total)])
-    edges_done: set[Edge] = set()
-    for producer, reader in edges:
-        a, b = producer, reader
-        while depth[a] > depth[b]:
-            a = above[a]
-        while depth[b] > depth[a]:
-            b = above[b]
-        while above[a] != above[b]:
-            a, b = above[a], above[b]
-        # Against the order of execution an edge ranks nobody, so that there is no cycle.
-        if tree.keys[a] < tree.keys[b] and (a, b) not in edges_done:
-            edges_done.add((a, b))
-            local.readers[a].append(b)
-            local.producers[b].append(a)
-    return local
-
-
-def _depth(item: int, above: Sequence[int]) -> int:
-    depth = 0
-    while above[item] >= 0:
-        item = above[item]
+    def _group(self, parent: int, depth: int, ops: list[int]) -> tuple[int, tuple[int, Sequence[list[int]]]]:
+        scopes = self._flow.places[ops[0]].scopes
+        start = depth
         depth += 1
-    return depth
+        for op in ops:
+            self._within[op] = len(self.groups)
+        while len(visits := self._visits(ops, depth)) == 1:
+            depth += 1
+        name = self._joint.join(scopes[start:depth])
+        item = self._add(Group(name, parent, self._flow.lanes[ops[0]], ops=len(ops), scopes=scopes[:depth]))
+        self._note_paths(item, ops[0], start, depth)
+        return item, (depth, visits)
+
+    def _note_paths(self, item: int, op: int, start: int, end: int) -> None:
+        """Note the scopes that an item stands for: its own, and those above that have nothing else in them."""
+        place = self._flow.places[op]
+        scopes = place.mirrors if place.is_backward else place.scopes
+        for depth in range(start + 1, min(end, len(scopes)) + 1):
+            if scopes[:depth] != self._dissolved[:depth]:
+                self._by_path.setdefault((self.lanes[item], scopes[:depth]), []).append(item)
+
+    def _sections(
+        self, parent: int, depth: int, visits: Sequence[list[int]]
+    ) -> Iterator[tuple[int, tuple[int, Sequence[list[int]]]]]:
+        """Cut what is too much for one group into sections; these may be too large too."""
+        # So few sections that they fit into one group.
+        size = max(_SECTION, -(-len(visits) // _SECTION))
+        for start in range(0, len(visits), size):
+            piece = visits[start : start + size]
+            ops = sum(map(len, piece))
+            lane = self._flow.lanes[piece[0][0]]
+            name = f"{start + 1}–{start + len(piece)}"
+            yield self._add(Group(name, parent, lane, is_section=True, ops=ops)), (depth, piece)
+
+    def _add(self, group: Group) -> int:
+        self.groups.append(group)
+        self.lanes.append(group.lane)
+        self.orders.append(0)
+        return self._count + len(self.groups) - 1
+
+    def _visits(self, ops: Sequence[int], depth: int) -> list[list[int]]:
+        """Return the ops of each child of a group, both in the order of the data flow.
+
+        `ops` are all that are in the group. The ops of one scope are one child, unless the data flow leaves it and
+        comes back.
+        """
+        flow, within = self._flow, self._within[ops[0]] if ops else -1
+        visits: list[list[int]] = []
+        visit_of: dict[int, int] = {}
+        before: list[set[int]] = []
+        latest: dict[tuple[Lane, str], int] = {}
+        spans: list[tuple[int, int]] = []
+        for at, op in enumerate(ops):
+            lane, scopes = flow.lanes[op], flow.places[op].scopes
+            producers = {
+                visit_of[producer]
+                for producer in flow.producers[op]
+                if self._within[producer] == within and flow.lanes[producer] == lane and producer in visit_of
+            }
+            visit = latest.get((lane, scopes[depth])) if depth < len(scopes) else None
+            if visit is None or _is_downstream(visit, producers - {visit}, before, spans):
+                visit = len(visits)
+                visits.append([])
+                before.append(set())
+                spans.append((at, at))
+                if depth < len(scopes):
+                    latest[lane, scopes[depth]] = visit
+            visits[visit].append(op)
+            visit_of[op] = visit
+            before[visit] |= producers - {visit}
+            spans[visit] = (spans[visit][0], at)
+        edges = [(producer, reader) for reader, producers in enumerate(before) for producer in producers]
+        if any(producer > reader for producer, reader in edges):
+            order = execution_order(len(visits), edges)
+            visits = [visits[number] for number in sorted(range(len(visits)), key=order.__getitem__)]
+        return visits
+
+    def mirrors(self) -> list[tuple[int, int]]:
+        """Return pairs of siblings: an item of the backward pass, and what it is the gradient of.
+
+        Of several visits the first of the backward pass belongs to the last of the forward pass.
+        """
+        found: dict[int, int] = {}
+        taken: set[int] = set()
+        for (lane, path), items in self._by_path.items():
+            if lane == Lane.BACKWARD:
+                forward = reversed(self._by_path.get((Lane.FORWARD, path), []))
+                for backward, other in zip(items, forward, strict=False):
+                    is_free = backward not in found and other not in taken
+                    if is_free and self.parents[backward] == self.parents[other]:
+                        found[backward] = other
+                        taken.add(other)
+        return [*found.items()]
 
 
-def _rank_forward(items: Sequence[int], local: _Local, ranks: list[int]) -> None:
-    """Longest path; `items` are in order of execution. What nobody feeds stands right above its first reader."""
-    siblings = set(items)
-    for item in items:
-        ranks[item] = max((ranks[other] + 1 for other in local.producers[item] if other in siblings), default=0)
-    for item in reversed(items):
-        reader_ranks = [ranks[neighbour] for neighbour in local.readers[item] if neighbour in siblings]
-        if reader_ranks and siblings.isdisjoint(local.producers[item]):
-            ranks[item] = min(reader_ranks) - 1
-    least = min((ranks[item] for item in items), default=0)
-    for item in items:
-        ranks[item] -= least
+def _common(scopes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the outer scopes that all have."""
+    parts = takewhile(lambda part: len(set(part)) == 1, zip(*scopes, strict=False))
+    return tuple(part[0] for part in parts)
 
 
-def _rank_backward(items: Sequence[int], local: _Local, ranks: list[int], mirrored: Mapping[int, int]) -> None:
-    """Rank the backward pass upwards, each item level with the one that it is the gradient of, or higher."""
-    siblings = set(items)
-    mirror_ranks = {item: ranks[mirrored[item]] for item in items if item in mirrored}
-    # What comes before the first of them, the gradients of a loss, has room below it.
-    lead = dict.fromkeys(items, 0)
-    for item in items:
-        before = [lead[other] + 1 for other in local.producers[item] if other in siblings and other not in mirror_ranks]
-        lead[item] = max(before, default=0)
-    lowest = max((rank + lead[item] for item, rank in mirror_ranks.items()), default=0)
-    for item in items:
-        highest = min((ranks[other] - 1 for other in local.producers[item] if other in siblings), default=None)
-        rank = mirror_ranks.get(item, lowest if highest is None else highest)
-        ranks[item] = rank if highest is None else min(rank, highest)
-    for item in reversed(items):
-        reader_ranks = [ranks[other] for other in local.readers[item] if other in siblings]
-        if reader_ranks and item not in mirror_ranks and siblings.isdisjoint(local.producers[item]):
-            ranks[item] = max(reader_ranks) + 1
-
-
-def _order(items: Sequence[int], local: _Local, ranks: Sequence[int], orders: list[int]) -> None:
-    rows: dict[int, list[int]] = {}
-    for item in items:
-        rows.setdefault(ranks[item], []).append(item)
-    if len(rows) == len(items):  # a chain: one in each row
-        for item in items:
-            orders[item] = 0
-        return
-    place: dict[int, float] = {}
-
-    def number(row: list[int]) -> None:
-        for at, item in enumerate(row):
-            orders[item] = at
-            place[item] = (at + 0.5) / len(row)
-
-    for row in rows.values():
-        number(row)
-    levels = sorted(rows)
-    for sweep in range(_SWEEPS):
-        neighbours = local.producers if sweep % 2 == 0 else local.readers
-        for level in levels if sweep % 2 == 0 else reversed(levels):
-            row = rows[level]
-            if len(row) > 1:
-                row.sort(key=lambda item: _barycentre(item, neighbours[item], place))
-                number(row)
-
-
-def _barycentre(item: int, neighbours: Sequence[int], place: dict[int, float]) -> float:
-    at = [place[neighbour] for neighbour in neighbours if neighbour in place]
-    return sum(at) / len(at) if at else place[item]
+def _is_downstream(visit: int, producers: Collection[int], before: Sequence[set[int]], spans: Sequence[Edge]) -> bool:
+    """Return whether one of the producers is computed from what is in a visit; then no op behind it may join that."""
+    waiting, seen = [*producers], set(producers)
+    while waiting:
+        other = waiting.pop()
+        if visit in before[other] or len(seen) > _MOST_LOOKED_AT:
+            return True
+        # What ends before the visit begins has nothing of it.
+        more = {one for one in before[other] if spans[one][1] > spans[visit][0]} - seen
+        seen |= more
+        waiting += more
+    return False

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_tool.lib.data.msprobe_ops import GRAPH_NAME, UNRECORDED
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.msprobe import Direction, RecordedOp
 
-#: The scope that TensorFlow puts the backward pass into.
-_BACKWARD = re.compile(r"gradients(_\d+)?", re.IGNORECASE)
+#: The scope that TensorFlow puts the backward pass into, of TensorFlow 2 `gradient_tape`.
+_BACKWARD = re.compile(r"gradients(_\d+)?|gradient_tape(_\d+)?", re.IGNORECASE)
 #: It stands among the first parts of a name; farther down it is a name like others.
 _DEEPEST_BACKWARD = 3
 #: Scopes within each other that are told apart; what lies deeper stands in the last of them.
@@ -29,12 +29,14 @@ class Place:
     """The scopes an op stands in, outermost first, and whether it belongs to the backward pass.
 
     The first scope of a backward op is that of the gradients with the one behind it (`gradients/conv1`, of recorded
-    calls `backward/blocks`); `mirrors` are the scopes of the forward pass that it stands beside.
+    calls `backward/blocks`); `mirrors` are the scopes of the forward pass that it stands beside. `leaf` is what the op
+    is called within its scopes; a recorded call and its backward are called the same.
     """
 
     scopes: tuple[str, ...]
     is_backward: bool = False
     mirrors: tuple[str, ...] = ()
+    leaf: str = ""
 
 
 # --- by names ---------------------------------------------------------------------------------------------------------
@@ -44,15 +46,16 @@ def place_of(name: str) -> Place:
     """Return the place that a name says."""
     parts = tuple(part for part in name.split("/") if part)
     scopes = parts[:-1][:_MOST_SCOPES]
+    leaf = parts[-1] if parts else ""
     for at, part in enumerate(scopes[:_DEEPEST_BACKWARD]):
         if _BACKWARD.fullmatch(part):
             rest = scopes[at + 1 :]
             if not rest:
-                return Place(scopes[:at], is_backward=True)
+                return Place(scopes[:at], is_backward=True, leaf=leaf)
             first = "/".join(scopes[: at + 2])
             mirrors = tuple(scope.removesuffix("_grad") for scope in rest)
-            return Place((first, *rest[1:]), is_backward=True, mirrors=mirrors)
-    return Place(scopes)
+            return Place((first, *rest[1:]), is_backward=True, mirrors=mirrors, leaf=leaf)
+    return Place(scopes, leaf=leaf)
 
 
 def places_of_names(
@@ -81,7 +84,7 @@ def _nearest(
                 break
             here = neighbours[here][0]
             if here in places_by_op:
-                return places_by_op[here]
+                return replace(places_by_op[here], leaf="")
     return Place(())
 
 
@@ -105,11 +108,11 @@ def places_of_calls(ops: Sequence[Op], readers: Sequence[Sequence[int]]) -> list
         scopes = _modules(op)
         if _is_backward(call):
             own = (f"backward/{scopes[0]}", *scopes[1:]) if scopes else ()
-            places[at] = Place(own, is_backward=True, mirrors=scopes)
+            places[at] = Place(own, is_backward=True, mirrors=scopes, leaf=_call_name(op))
         elif not scopes and last_backward is not None and (op.id or 0) > last_backward:
             places[at] = Place((OPTIMIZER,))
         else:
-            places[at] = Place(scopes)
+            places[at] = Place(scopes, leaf=_call_name(op))
     nothing: list[Sequence[int]] = [()] * len(ops)
     return [places.get(at) or _nearest(at, places, nothing, readers) for at in range(len(ops))]
 
@@ -146,6 +149,11 @@ def order_of_calls(
 def _is_backward(recorded: RecordedOp | None) -> bool:
     call = None if recorded is None else recorded.call.call
     return call is not None and call.direction is not Direction.FORWARD
+
+
+def _call_name(op: Op) -> str:
+    """Return the name of a recorded call without its direction."""
+    return op.name.removesuffix(".forward").removesuffix(".backward")
 
 
 def _modules(op: Op) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 // The data of the page: unpacked, and with numbers that JSON cannot hold put in their place.
 import { unzlibSync } from 'fflate';
 
-export const SCHEMA = 3;
+export const SCHEMA = 4;
 const NUMBERS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 
 async function inflate(bytes) {

@@ -10,6 +10,8 @@ const READABLE = 0.42;
 /** Below this scale only the error's way is drawn of all wires. */
 const WIRES_FROM = 0.03;
 const MOST_WIRES = 6000;
+/** What leads from lane to lane farther than this is only drawn of the op that is looked at. */
+const FARTHEST_ACROSS = 420;
 
 export class Painter {
   constructor(canvas) {
@@ -40,7 +42,7 @@ export class Painter {
     if (k >= WIRES_FROM && !scene.isSmall) this.wires();
     this.fills();
     if (k >= READABLE) for (const item of this.boxes) this.label(item);
-    this.path();
+    this.mark(scene.path, scene.palette.path, 3);
     this.marks();
   }
 
@@ -86,45 +88,72 @@ export class Painter {
 
   wires() {
     const { context: c } = this;
-    const { tree, palette, view } = this.scene;
-    const { left, top, right, bottom } = this.viewport;
+    const { tree, palette, view, marked } = this.scene;
     const shortest = 3 / view.k;
-    c.strokeStyle = palette.wire;
-    c.lineWidth = Math.max(1, 0.8 / view.k);
-    c.beginPath();
+    const byWidth = new Map();
     let drawn = 0;
-    for (let at = 0; at < tree.from.length && drawn < MOST_WIRES; at += 1) {
-      const a = tree.from[at];
-      const b = tree.to[at];
-      const [x1, y1, x2, y2] = this.ends(a, b);
-      if (Math.min(x1, x2) > right || Math.max(x1, x2) < left || Math.min(y1, y2) > bottom || Math.max(y1, y2) < top) {
-        continue;
-      }
-      if (Math.abs(x1 - x2) + Math.abs(y1 - y2) < shortest) continue;
-      this.curve(x1, y1, x2, y2);
+    for (const route of tree.routes) {
+      const [x1, y1, x2, y2] = route.box;
+      if (route.isSide || (route.isAcross && x2 - x1 > FARTHEST_ACROSS) || !this.isWithin(route.box) || x2 - x1 + y2 - y1 < shortest) continue;
+      // A bundle of many wires is thicker; what leads from lane to lane is a hint.
+      const width = route.isAcross ? 0 : Math.min(4, 1 + Math.log2(route.wires) / 2) | 0;
+      if (!byWidth.has(width)) byWidth.set(width, []);
+      byWidth.get(width).push(route);
       drawn += 1;
+      if (drawn >= MOST_WIRES) break;
     }
-    c.stroke();
+    c.fillStyle = palette.wire;
+    for (const [width, routes] of byWidth) {
+      c.strokeStyle = width ? palette.wire : palette.across;
+      c.lineWidth = Math.max(width || 1, (width || 1) * 0.8 / view.k);
+      this.strokes(routes);
+    }
+    if (marked.size) this.mark(marked, palette.found, 2);
   }
 
-  ends(a, b) {
-    const { tree } = this.scene;
-    const down = tree.y[a] + tree.h[a] / 2 <= tree.y[b] + tree.h[b] / 2;
-    return [
-      tree.x[a] + tree.w[a] / 2, down ? tree.y[a] + tree.h[a] : tree.y[a],
-      tree.x[b] + tree.w[b] / 2, down ? tree.y[b] : tree.y[b] + tree.h[b],
-    ];
+  isWithin([x1, y1, x2, y2]) {
+    const { left, top, right, bottom } = this.viewport;
+    return x1 <= right && x2 >= left && y1 <= bottom && y2 >= top;
   }
 
-  curve(x1, y1, x2, y2) {
+  strokes(routes) {
+    this.context.beginPath();
+    for (const route of routes) this.route(route);
+    this.context.stroke();
+  }
+
+  /** Draws the routes with these keys once more, in a colour and with points. */
+  mark(keys, colour, width) {
     const { context: c } = this;
-    c.moveTo(x1, y1);
-    if (this.scene.view.k < 0.15) {
-      c.lineTo(x2, y2);
-      return;
+    const { tree, view } = this.scene;
+    const routes = tree.routes.filter((route) => keys.has(route.key) && this.isWithin(route.box));
+    c.strokeStyle = c.fillStyle = colour;
+    c.lineWidth = width / Math.min(1, Math.max(view.k, 0.001) * 1.2);
+    this.strokes(routes);
+    const size = Math.max(3 + 1.3 * width, (1 + width) / view.k);
+    for (const { points, to, isAcross } of routes) {
+      if (to < 0 || (tree.state[to] === OPEN && !isAcross)) continue; // it goes on within
+      const [x, y] = points[points.length - 1];
+      const before = points[points.length - 2];
+      const [ux, uy] = isAcross ? [Math.sign(x - before[0]), 0] : [0, Math.sign(y - before[1]) || 1];
+      c.beginPath();
+      c.moveTo(x, y);
+      c.lineTo(x - ux * size - uy * size * 0.6, y - uy * size - ux * size * 0.6);
+      c.lineTo(x - ux * size + uy * size * 0.6, y - uy * size + ux * size * 0.6);
+      c.fill();
     }
-    const bend = (y2 - y1) / 2;
-    c.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2);
+  }
+
+  route({ points, isAcross }) {
+    const { context: c } = this;
+    const isPlain = this.scene.view.k < 0.15;
+    c.moveTo(...points[0]);
+    for (let at = 1; at < points.length; at += 1) {
+      const [[x1, y1], [x2, y2]] = [points[at - 1], points[at]];
+      if (isPlain || x1 === x2 || y1 === y2) c.lineTo(x2, y2);
+      else if (isAcross) c.bezierCurveTo((x1 + x2) / 2, y1, (x1 + x2) / 2, y2, x2, y2);
+      else c.bezierCurveTo(x1, (y1 + y2) / 2, x2, (y1 + y2) / 2, x2, y2);
+    }
   }
 
   colour(level) {
@@ -189,17 +218,19 @@ export class Painter {
     const isGroup = tree.isGroup(item);
     c.fillStyle = strong || (shades.kinds && levels[item] >= 0) ? this.ink(levels[item]) : palette.text;
     c.textBaseline = 'middle';
-    c.font = `600 12px ${FONT}`;
+    c.font = `600 13px ${FONT}`;
     const name = tree.nameOf(item);
     const mark = this.scene.errors.has(item) ? '✖ ' : '';
-    const short = isGroup ? `▸ ${name}` : mark + this.shortName(item);
-    c.fillText(this.fit(short, tree.w[item] - 16, c.font), tree.x[item] + 8, tree.y[item] + 13);
-    c.font = `11px ${FONT}`;
+    const room = tree.w[item] - 16;
+    const short = isGroup ? `▸ ${tree.isSection[item - tree.ops] ? name : this.fitEnd(name, room - 14, c.font)}` : mark + this.shortName(item);
+    c.fillText(this.fit(short, room, c.font), tree.x[item] + 8, tree.y[item] + 13);
+    if (tree.h[item] < 30) return;
+    c.font = `11.5px ${FONT}`;
     // The figure stays whole, however long the type is.
     const value = isGroup ? '' : this.valueLine(item);
     const below = isGroup ? this.groupLine(item) : typeOf(result.ops, item);
-    const room = tree.w[item] - 16 - (value ? c.measureText(value).width : 0);
-    c.fillText(this.fit(below, room, c.font) + value, tree.x[item] + 8, tree.y[item] + 28);
+    const rest = room - (value ? c.measureText(value).width : 0);
+    c.fillText(this.fit(below, rest, c.font) + value, tree.x[item] + 8, tree.y[item] + 29);
   }
 
   /** Of a fused op the last parts of the names of what it was made of, of a recorded call its own. */
@@ -233,6 +264,14 @@ export class Painter {
     return `${tree.sizes[item - tree.ops]}${bad ? ` · ✖ ${bad}` : ''}`;
   }
 
+  /** The end of a name, by which the groups of one scope differ. */
+  fitEnd(text, width, font) {
+    if (this.fit(text, width, font) === text) return text;
+    const parts = text.split(/(?<=[/.])/);
+    while (parts.length > 1 && this.fit(`…${parts.join('')}`, width, font) !== `…${parts.join('')}`) parts.shift();
+    return `…${parts.join('')}`;
+  }
+
   /** A text cut to a width; widths of one font are kept. */
   fit(text, width, font) {
     const key = `${font}\n${width | 0}\n${text}`;
@@ -251,31 +290,6 @@ export class Painter {
     }
     this.widths.set(key, fitted);
     return fitted;
-  }
-
-  /** The way of the error, from box to box. */
-  path() {
-    const { context: c } = this;
-    const { tree, result, palette, view } = this.scene;
-    const boxes = result.error_path.map((op) => tree.shownAs[op]).filter((item, at, all) => item !== all[at - 1]);
-    if (boxes.length < 2) return;
-    c.strokeStyle = palette.path;
-    c.lineWidth = 3 / Math.min(1, Math.max(view.k, 0.001) * 1.2);
-    c.setLineDash([]);
-    c.beginPath();
-    for (let at = 1; at < boxes.length; at += 1) this.curve(...this.ends(boxes[at - 1], boxes[at]));
-    c.stroke();
-    c.fillStyle = palette.path;
-    const size = Math.max(7, 4 / view.k);
-    for (let at = 1; at < boxes.length; at += 1) {
-      const [, y1, x2, y2] = this.ends(boxes[at - 1], boxes[at]);
-      const back = y2 >= y1 ? -size : size;
-      c.beginPath();
-      c.moveTo(x2, y2);
-      c.lineTo(x2 - size * 0.6, y2 + back);
-      c.lineTo(x2 + size * 0.6, y2 + back);
-      c.fill();
-    }
   }
 
   marks() {

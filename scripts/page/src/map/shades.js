@@ -21,13 +21,13 @@ export const PALETTES = {
     levels: ['#d9e8f2', '#a5cbe3', '#f4e3a1', '#f2b04c', '#e0662e', '#a50f15'],
     kinds: ['#4477aa', '#ee6677', '#228833', '#ccbb44', '#66ccee', '#aa3377', '#997700', '#bbbbbb'],
     grey: '#d4d4d8', paper: '#ffffff', group: 'rgba(60,80,120,0.06)', line: '#9aa3b2', text: '#16181d', soft: '#5b6472',
-    wire: 'rgba(90,100,120,0.45)', path: '#c1121f', mark: '#7b2cbf', found: '#0b63ce', white: '#ffffff',
+    wire: 'rgba(80,90,112,0.6)', across: 'rgba(90,100,120,0.25)', path: '#c1121f', mark: '#7b2cbf', found: '#0b63ce', white: '#ffffff',
   },
   dark: {
     levels: ['#21394a', '#2f6690', '#8a7a2a', '#b9741b', '#d1552a', '#e5383b'],
     kinds: ['#5b8fc7', '#d05668', '#38985a', '#9b8f34', '#3f93ad', '#a8488b', '#8d7416', '#6f7480'],
     grey: '#3d424d', paper: '#14161b', group: 'rgba(150,170,220,0.07)', line: '#5c6675', text: '#f0f2f5', soft: '#a5adba',
-    wire: 'rgba(150,165,190,0.4)', path: '#ff5d62', mark: '#c77dff', found: '#6cb2ff', white: '#ffffff',
+    wire: 'rgba(160,175,200,0.55)', across: 'rgba(150,165,190,0.22)', path: '#ff5d62', mark: '#c77dff', found: '#6cb2ff', white: '#ffffff',
   },
 };
 

@@ -7,6 +7,8 @@ import { Tree } from './tree.js';
 
 const FARTHEST = 0.002;
 const NEAREST = 4;
+/** Below this scale labels are too small to be read. */
+const READABLE = 0.6;
 const MINIMAP = 168;
 
 export class MapView {
@@ -14,10 +16,11 @@ export class MapView {
   constructor(holder, result, { chosen, isDark }) {
     this.result = result;
     this.chosen = chosen;
-    this.tree = new Tree(result);
     this.errors = new Set(result.errors);
     this.canvas = holder.querySelector('.map-canvas');
     this.mini = holder.querySelector('.map-mini');
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    this.tree = new Tree(result, Math.max(0.5, Math.min(1.8, width / Math.max(1, height) || 1.4)));
     this.painter = new Painter(this.canvas);
     this.found = [];
     this.selected = -1;
@@ -26,7 +29,10 @@ export class MapView {
     this.frames = 0;
     this.palette = PALETTES[isDark ? 'dark' : 'light'];
     this.view = { k: 1, x: 0, y: 0 };
-    if (result.culprit >= 0 && result.culprit < this.tree.ops) this.tree.reveal(result.culprit);
+    this.marked = new Set();
+    const path = result.error_path;
+    this.path = this.tree.keysOf(path.slice(1).map((op, at) => [path[at], op]));
+    if (this.hasCulprit()) this.tree.reveal(result.culprit);
     this.tree.compose();
     this.zoom = zoom().scaleExtent([FARTHEST, NEAREST]).clickDistance(4)
       .on('zoom', ({ transform }) => {
@@ -43,6 +49,10 @@ export class MapView {
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.canvas);
     this.isPlaced = false;
+  }
+
+  hasCulprit() {
+    return this.result.culprit >= 0 && this.result.culprit < this.tree.ops;
   }
 
   destroy() {
@@ -73,6 +83,10 @@ export class MapView {
 
   setSelected(op) {
     this.selected = op;
+    const { fed, feeds } = this.result;
+    const isOp = op >= 0 && op < this.tree.ops;
+    this.marked = isOp ? this.tree.keysOf([...fed[op].map((one) => [one.op, op]), ...feeds[op].map((one) => [op, one.op])])
+      : new Set();
     this.redraw();
   }
 
@@ -87,8 +101,7 @@ export class MapView {
     this.canvas.height = Math.round(height * ratio);
     if (!this.isPlaced) {
       this.isPlaced = true;
-      if (this.result.culprit >= 0 && this.result.culprit < this.tree.ops) this.goTo(this.result.culprit, false);
-      else this.fit(false);
+      this.begin();
     }
     this.draw();
   }
@@ -99,17 +112,47 @@ export class MapView {
     (isSmooth && !calm ? target.transition().duration(300) : target).call(this.zoom.transform, view);
   }
 
-  /** All of the map. */
-  fit(isSmooth = true) {
+  /** The map where all of it can be read; else the path of the error from the culprit on, or the map's beginning. */
+  begin() {
+    const path = [...new Set(this.result.error_path.map((op) => this.tree.shownAs[op]))];
+    if (this.wholeScale() >= READABLE || !this.hasCulprit()) this.fit(false, READABLE);
+    else if (path.length > 1) this.showAll(path);
+    else this.goTo(this.result.culprit, false);
+  }
+
+  wholeScale() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    const k = Math.max(FARTHEST, Math.min(1, (width - 40) / this.tree.width, (height - 40) / this.tree.height));
-    this.transformTo(zoomIdentity.translate((width - this.tree.width * k) / 2, (height - this.tree.height * k) / 2)
-      .scale(k), isSmooth);
+    return Math.min(1, (width - 40) / this.tree.width, (height - 40) / this.tree.height);
+  }
+
+  /** Boxes, as many from the first on as can be read. */
+  showAll(items) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const { x, y, w, h } = this.tree;
+    const span = (from, size) => [Math.min(...items.map((item) => from[item])), Math.max(...items.map((item) => from[item] + size[item]))];
+    const k = Math.max(READABLE, Math.min(1, (width - 80) / (span(x, w)[1] - span(x, w)[0]), (height - 60) / (span(y, h)[1] - span(y, h)[0])));
+    const at = (from, size, room) => {
+      const [low, high] = span(from, size);
+      const middle = room / 2 - (low + high) / 2 * k;
+      // What is too much for the screen is shown from the first box on.
+      const [first, last] = [40 - from[items[0]] * k, room - 40 - (from[items[0]] + size[items[0]]) * k];
+      return Math.max(first, Math.min(last, middle));
+    };
+    this.transformTo(zoomIdentity.translate(at(x, w, width), at(y, h, height)).scale(k), false);
+  }
+
+  /** All of the map; its beginning, where all of it would be smaller than `least`. */
+  fit(isSmooth = true, least = FARTHEST) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const k = Math.max(least, this.wholeScale());
+    const start = (room, size) => (size * k > room - 20 && least > FARTHEST ? 20 : (room - size * k) / 2);
+    this.transformTo(zoomIdentity.translate(start(width, this.tree.width), start(height, this.tree.height)).scale(k), isSmooth);
   }
 
   /** One op in the middle, its groups open. */
   goTo(op, isSmooth = true) {
     if (op < 0 || op >= this.tree.ops) return;
+    if (this.isBusy) return;
     if (this.tree.reveal(op)) this.recompose();
     this.centre(this.tree.shownAs[op], Math.max(0.8, Math.min(1.2, this.view.k)), isSmooth);
   }
@@ -135,9 +178,9 @@ export class MapView {
   }
 
   /** After groups were opened or closed: an item stays where it was on the screen. */
-  recompose(anchor = -1) {
+  recompose(anchor = -1, isMeasured = false) {
     const before = anchor >= 0 ? [this.tree.x[anchor], this.tree.y[anchor]] : null;
-    this.tree.compose();
+    this.tree.compose(isMeasured);
     this.miniature = null;
     if (before) {
       const { k, x, y } = this.view;
@@ -152,13 +195,19 @@ export class MapView {
     this.recompose(group);
   }
 
-  openAll() {
-    this.tree.openAll();
-    this.recompose();
-    this.fit(false);
+  async openAll() {
+    if (this.isBusy) return;
+    this.isBusy = true;
+    this.canvas.style.cursor = 'progress';
+    await this.tree.openAll();
+    this.canvas.style.cursor = 'grab';
+    this.isBusy = false;
+    this.recompose(-1, true);
+    this.begin();
   }
 
   closeAll() {
+    if (this.isBusy) return;
     this.tree.closeAll();
     this.recompose();
     this.fit(false);
@@ -173,6 +222,7 @@ export class MapView {
   }
 
   clicked(event, isDouble = false) {
+    if (this.isBusy) return;
     const item = this.at(event);
     if (item < 0) return;
     if (!this.tree.isGroup(item)) {
@@ -204,7 +254,7 @@ export class MapView {
   // --- drawing ---
 
   redraw() {
-    if (this.waiting || !this.shades) return;
+    if (this.waiting || this.isBusy || !this.shades) return;
     this.waiting = requestAnimationFrame(() => {
       this.waiting = 0;
       this.draw();
@@ -212,10 +262,10 @@ export class MapView {
   }
 
   draw() {
-    if (!this.shades || !this.ratio || !this.canvas.clientWidth) return;
+    if (!this.shades || this.isBusy || !this.ratio || !this.canvas.clientWidth) return;
     this.painter.draw({
       tree: this.tree, result: this.result, shades: this.shades, levels: this.levels, wrong: this.wrong,
-      palette: this.palette, view: this.view, ratio: this.ratio, errors: this.errors, selected: this.selected,
+      palette: this.palette, view: this.view, ratio: this.ratio, errors: this.errors, selected: this.selected, path: this.path, marked: this.marked,
       hovered: this.hovered, found: [...new Set(this.found.slice(0, 2000).map((op) => this.tree.shownAs[op]))],
     });
     this.drawMinimap();
@@ -234,6 +284,7 @@ export class MapView {
       new Painter(this.miniature).draw({
         tree, result: this.result, shades: this.shades, levels: this.levels, wrong: this.wrong, palette: this.palette,
         view: { k, x: 0, y: 0 }, ratio, errors: this.errors, selected: -1, hovered: -1, found: [], isSmall: true,
+        path: this.path, marked: new Set(),
       });
       this.mini.width = width * ratio;
       this.mini.height = height * ratio;
