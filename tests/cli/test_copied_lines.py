@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import tool
+from report_files import data_of
 from tiny_network import layers
 
 ODD = "my $HOME's é `x`"
@@ -55,6 +56,13 @@ def test_the_next_steps_name_the_work_folder_that_was_given(folder: Path) -> Non
     options = shlex.split(line)
     assert options[options.index("--work") + 1] == work
     assert "computes incorrectly" in tool(*options[1:], cwd=folder).out
+
+
+def test_the_next_steps_of_the_report(folder: Path) -> None:
+    data = f"{ODD}/precision_data"
+    tool("--data", data, "ac", "-c", "--report", "report.html", cwd=folder)
+    steps = data_of(folder / "report.html")["results"][0]["verdict"]["next"]
+    assert ["precision-tool", "--data", data, "ni", "one/MatMul"] in [shlex.split(step["line"]) for step in steps]
 
 
 def test_the_script_of_a_reproduction(folder: Path) -> None:

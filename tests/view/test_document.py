@@ -462,7 +462,7 @@ def test_ops_have_one_number_everywhere(tmp_path: Path) -> None:
 
 def test_lines_to_copy_are_lines(tmp_path: Path) -> None:
     step = Step(do=Action.KEEP_TYPE, code="with npu_scope.keep_dtype_scope():", ops=("conv",))
-    (shown,) = steps_document(plan_steps([step]))
+    (shown,) = steps_document(plan_steps([step]), "precision-tool")
     assert len(shown["line"].split("\n")) == 2
     assert "\\n" not in shown["line"]
 

@@ -58,7 +58,8 @@ def test_the_data_of_the_page(studied: tuple[Path, RanksTruth]) -> None:
     folder = next(one for one in study["folders"] if (one["step"], one["rank"]) == (1, 1))
     assert folder["accused"][0]["op"] == truth.culprit
     place = f"{truth.culprit} --step 1 --rank 1"
-    assert [step["line"] for step in study["next"][-3:]] == [f"ni {place}", f"repro {place}", "ac --all"]
+    lines = [f"precision-tool {line}" for line in (f"ni {place}", f"repro {place}", "ac --all")]
+    assert [step["line"] for step in study["next"][-3:]] == lines
     assert str(truth.culprit) in path.read_text("utf-8"), "where no script runs"
 
 

@@ -415,9 +415,10 @@ def _show_or_print_study(
     redump, written = _plan_redump(session, study, budget)
     tell_notes(session, output)
     if page:
+        from precision_tool.lib.data.settings import PROGRAM
         from precision_tool.lib.view.study_report import write_study
 
-        write_study(page, study)
+        write_study(page, study, replace(output, command=PROGRAM).command_for(session))
     if args.json:
         redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
         document = {**study.to_dict(), "redump": redump_dict}

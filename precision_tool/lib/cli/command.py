@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +15,7 @@ from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import COMMANDS, find_word
 from precision_tool.lib.cli.words import DONE as DONE
 from precision_tool.lib.cli.words import FOUND as FOUND
-from precision_tool.lib.data.settings import DEFAULT_DATA
+from precision_tool.lib.data.settings import start_of_line
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, render, text
@@ -44,11 +43,8 @@ class Output:
         """Return the start of a command line for a session, with its data and work folders if not the usual ones."""
         if not self.command:
             return ""
-        folders = [session.workspace.root, *session.settings.more_data]
-        places = [("--data", folder) for folder in folders] if folders != [DEFAULT_DATA] else []
-        if session.workspace.work is not None:
-            places.append(("--work", session.workspace.work))
-        return " ".join([self.command, *(f"{option} {quote(str(place))}" for option, place in places)])
+        space = session.workspace
+        return start_of_line(self.command, [space.root, *session.settings.more_data], space.work)
 
     def show(self, *renderables: RenderableType) -> None:
         """Print results that may be long, through the pager where there is one."""

@@ -15,7 +15,8 @@ import reprlib
 import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from shlex import quote
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import read_bytes
@@ -24,6 +25,8 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError, shown_name
 from precision_tool.lib.messages.language import LANGUAGES
 
+#: How the program is called where it is installed.
+PROGRAM = "precision-tool"
 #: The data folder where none is named.
 DEFAULT_DATA = Path("precision_data")
 CONFIG_FILE = Path(__file__).resolve().parents[1] / "config" / "config.py"
@@ -538,3 +541,11 @@ def _asks_nothing(old: OldSetting, meaning: OldName, data: str) -> bool:
     if old.name in _USUAL_ENDS:
         return str(old.value).rstrip("/").endswith(_USUAL_ENDS[old.name])
     return old.value in meaning.shown
+
+
+def start_of_line(program: str, folders: Sequence[Path], work: Optional[Path]) -> str:
+    """Return the start of a command line for data folders and a work folder, which it names if not the usual ones."""
+    places = [("--data", folder) for folder in folders] if list(folders) != [DEFAULT_DATA] else []
+    if work is not None:
+        places.append(("--work", work))
+    return " ".join([program, *(f"{option} {quote(str(place))}" for option, place in places)])

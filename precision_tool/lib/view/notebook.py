@@ -12,7 +12,7 @@ from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from precision_tool.lib.data.settings import DEFAULT_DATA
+from precision_tool.lib.data.settings import PROGRAM, start_of_line
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import Message, render
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 #: Work that takes no longer shows no progress.
 _DELAY_SECONDS = 1.0
 _REDRAW_SECONDS = 0.2
-_PROGRAM = "precision-tool"
 
 
 def shell() -> Any | None:
@@ -41,16 +40,13 @@ def program() -> str:
 
     Kernels often do not have the folder of this program in their path: then it is called by their Python.
     """
-    name = _PROGRAM if shutil.which(_PROGRAM) else f"{quote(sys.executable)} -m precision_tool"
+    name = PROGRAM if shutil.which(PROGRAM) else f"{quote(sys.executable)} -m precision_tool"
     return name if shell() is None else f"!{name}"
 
 
 def command_for(space: Workspace) -> str:
     """Return the start of a command line for a data folder."""
-    places = [] if space.root == DEFAULT_DATA else [("--data", space.root)]
-    if space.work is not None:
-        places.append(("--work", space.work))
-    return " ".join([program(), *(f"{option} {quote(str(place))}" for option, place in places)])
+    return start_of_line(program(), [space.root], space.work)
 
 
 def progress(what: str) -> AbstractContextManager[Progress | None]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.compare.columns import IN_REPORT, Column
 from precision_tool.lib.data.graph_catalog import names_in
-from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD, PROGRAM
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
@@ -93,6 +93,8 @@ class Material:
     run: StoredRun | None = None
     #: How precise the device computed.
     profile: DeviceProfile | None = None
+    #: What begins a command line for its data.
+    command: str = PROGRAM
 
     @property
     def threshold(self) -> float:
@@ -187,7 +189,7 @@ class _Result:
             "notes": sound([*material.notes, *self._repeated_note()]),
             "passport": sound(material.passport),
             "counts": self._counts(),
-            "verdict": verdict_document(verdict) if verdict is not None and not verdict.is_empty else None,
+            "verdict": None if verdict is None or verdict.is_empty else verdict_document(verdict, material.command),
             "profile": sound(profile_document(material.profile)) if material.profile is not None else None,
             "findings": self._findings(),
             "ops": ops,
@@ -555,7 +557,7 @@ def _status(op: OpAgreement) -> str:
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
+def verdict_document(verdict: Verdict, command: str = PROGRAM) -> dict[str, Any]:
     """Return the verdict as JSON has it everywhere, and its texts in both languages.
 
     A suspect has `cause_text`, `sentence`, `affects`, `why` (the evidence) and `confidence_text`, with what that rests
@@ -568,7 +570,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "confidence_text": confidence(verdict.confidence), "reasons": _reasons(verdict.tally),
         "gaps": list(map(gap, verdict.gaps)),
     })  # fmt: skip
-    document["next"] = steps_document(plan_steps(verdict.next))
+    document["next"] = steps_document(plan_steps(verdict.next), command)
     for written, suspect in zip(document["suspects"], verdict.suspects, strict=True):
         written.update(_suspect_texts(suspect))
     return document
@@ -588,12 +590,16 @@ def _suspect_texts(suspect: Suspect) -> dict[str, Any]:
         return {**sound(texts), "why": [], "confidence_text": sound(confidence(suspect.confidence))}
 
 
-def steps_document(steps: Iterable[StepText]) -> list[dict[str, Any]]:
-    """Return the steps of a plan; lines of code stay lines."""
+def _typed(step: StepText, command: str) -> str:
+    return step.line if step.file or not step.line else f"{command} {step.line}"
+
+
+def steps_document(steps: Iterable[StepText], command: str) -> list[dict[str, Any]]:
+    """Return the steps of a plan; lines of code stay lines, and `command` begins those that are typed."""
     return [
         {
             "why": both(Message("step.line", why=step.why, file=step.file, line="")),
-            "line": "\n".join(map(escaped, step.line.split("\n"))),
+            "line": "\n".join(map(escaped, _typed(step, command).split("\n"))),
             "file": both(step.file),
         }
         for step in steps

@@ -19,6 +19,7 @@ from precision_tool.lib.compare.element_errors import compare_elements, elements
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph, names_in
+from precision_tool.lib.data.settings import PROGRAM, start_of_line
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.pipeline import Diagnosis
@@ -122,6 +123,7 @@ def _material(
         notes=notes,
         passport=pair_json(passports) if passports is not None else None,
         run=run,
+        command=start_of_line(PROGRAM, [data.workspace.root], data.workspace.work),
     )
 
 

@@ -129,7 +129,7 @@ def headline(document: Mapping[str, Any], language: str) -> Headline:
         type=shown(parts.type), place=shown(parts.place), cause=shown(parts.cause), sentence=shown(parts.sentence),
         next=shown(Message("page.verdict.next")),
         rows=[(shown(Message(label)), list(map(shown, lines))) for label, lines in parts.rows if any(lines)],
-        steps=[(shown(step["why"]), _typed(step)) for step in parts.steps],
+        steps=[(shown(step["why"]), step["line"]) for step in parts.steps],
     )  # fmt: skip
 
 
@@ -137,12 +137,6 @@ def _in(language: str, part: Message | PageText) -> str:
     if isinstance(part, Message):
         return render(part, language)
     return part if isinstance(part, str) else part[language]
-
-
-def _typed(step: Mapping[str, Any]) -> str:
-    """Return the line of a step as it is typed: a command of the tool whole, a line for a file as it is."""
-    line: str = step["line"]
-    return line if step["file"] or not line else f"precision-tool {line}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_tool.lib.data.settings import PROGRAM
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
@@ -33,7 +34,7 @@ _FOLDERS, _ACCUSED = 5000, 5
 _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
 
 
-def write_study(path: str, study: Study) -> None:
+def write_study(path: str, study: Study, command: str = PROGRAM) -> None:
     """Write the report on a study as one HTML file.
 
     Parameters
@@ -42,6 +43,8 @@ def write_study(path: str, study: Study) -> None:
         The file; written whole or not at all.
     study : Study
         The verdict on all steps and ranks, with its heat maps.
+    command : str
+        What begins a command line for the data.
 
     Raises
     ------
@@ -49,11 +52,11 @@ def write_study(path: str, study: Study) -> None:
         It cannot be written.
     """
     time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
-    document = study_document(study, tool=f"precision_tool {__version__}", time=time)
+    document = study_document(study, tool=f"precision_tool {__version__}", time=time, command=command)
     write_page(path, document, [plain_text(study_block(study))])
 
 
-def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
+def study_document(study: Study, *, tool: str, time: str, command: str = PROGRAM) -> dict[str, Any]:
     """Return the data of the page. A heat map has a text for each place, a sign an op: `-` not compared, else a shade.
 
     Its `own` has a 1 where the error is of an op recomputed from its inputs and not of a comparison; None without any.
@@ -84,7 +87,8 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
                 {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure or "")}
                 for leaf in study.failures[:_MAX_LISTED]
             ],
-            "notes": sound(list(study.notes)), "next": steps_document(next_steps(study)),
+            "notes": sound(list(study.notes)), "next": steps_document(next_steps(study), command),
+            "command": command,
             "folders": _folders(study),
             "maps": [_map(heat) for heat in study.maps],
         },

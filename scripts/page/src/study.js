@@ -119,8 +119,8 @@ function leaf() {
       <dt>${t('count.compared')}</dt><dd>${count(known.compared)}</dd><dt>${t('count.below')}</dt><dd>${count(known.below)}</dd>
       <dt>${t('verdict.verdict')}</dt><dd>${known.failure ? html`<bdi>${local(known.failure)}</bdi>` : accused.length ? accused.map((one) => html`<p><bdi>${
       one.op}</bdi> — ${local(one.cause_text)}</p>`) : t(known.judged ? 'study.right' : 'study.not_judged', { count: known.right })}</dd>` : nothing}</dl>
-    <h4>${t('op.commands')}</h4>${commandLine(`precision-tool ni ${shellQuoted(op)} ${place}`)}${commandLine(`precision-tool vcs ${place}`)}${
-    known ? commandLine(`precision-tool ac -c -lt ${shellQuoted(known.path)} --report report_${where.step}_${where.rank}.html`) : nothing}</article>`;
+    <h4>${t('op.commands')}</h4>${commandLine(`${study.command} ni ${shellQuoted(op)} ${place}`)}${commandLine(`${study.command} vcs ${place}`)}${
+    known ? commandLine(`${study.command} ac -c -lt ${shellQuoted(known.path)} --report report_${where.step}_${where.rank}.html`) : nothing}</article>`;
 }
 
 /** A word as a shell takes it. */

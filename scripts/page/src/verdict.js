@@ -17,15 +17,12 @@ export function copyButton(line) {
 /** A line to be typed, with the button that copies it. */
 export const commandLine = (line) => html`<p class="command"><code class="line"><bdi>${line}</bdi></code>${copyButton(line)}</p>`;
 
-/** A step's line as it is typed: a command of the tool whole, a line for a file as it is. */
-const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
-
 /** What to do next. */
 export function steps(verdict) {
   if (!verdict.next.length) return nothing;
   return html`<h3>${t('verdict.next')}</h3><ol class="steps">${verdict.next.map((step) => html`<li>
     <span>${local(step.why)}</span>
-    ${step.line ? commandLine(typed(step)) : nothing}</li>`)}</ol>`;
+    ${step.line ? commandLine(step.line) : nothing}</li>`)}</ol>`;
 }
 
 function blame(result, show) {
