@@ -424,7 +424,8 @@ def run_python(lines: str) -> dict[str, Any]:
         options = SimpleNamespace(custom_optimizers=Optimizers(), remapping=0)
         config = SimpleNamespace(graph_options=SimpleNamespace(rewrite_options=options))
         script = {
-            "npu_tf_config": tf_config, "config": tf_config.session_dump_config(config, precision_mode_v2="mixed_float16"),
+            "npu_tf_config": tf_config,
+            "config": tf_config.session_dump_config(config, precision_mode_v2="mixed_float16"),
             "sess": SimpleNamespace(variables=[]), "feed_dict": {"x": np.ones(2)}, "NPURunConfig": SimpleNamespace,
             "npu_device": NpuDevice(), "net": SimpleNamespace(cells_and_names=lambda: [("blocks.0.act", Module())]),
             **pytorch(),
