@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import training_side
 from builders import Array
-from command_line import tool
+from command_line import HANG, TOOL, environment, tool
 from faults import narrowed, stored_transposed, zero_tail
 from msprobe_calls import Calls
 from msprobe_files import forward, tensor, write_leaf
@@ -155,7 +156,7 @@ def unused_switch_file(cwd: Path) -> None:
 
 
 def next_number(array: Array) -> Array:
-    return np.nextafter(array, array.dtype.type(np.inf))
+    return np.asarray(np.nextafter(array, array.dtype.type(np.inf)))
 
 
 def two_runs(cwd: Path) -> None:
@@ -245,12 +246,12 @@ CASES = {
     "cast": of_network(CAUSES["cast"], Action.LOOK_AT_CAST, Action.KEEP_TYPE),
     "overflow": of_network(CAUSES["overflow"], Action.SCALE_INPUTS),
     "gradient": of_network(overflowing_gradient(), Action.DIVIDE_LOSS_SCALE),
-    "status": Case(make=overflow_status, kinds=(Action.LOWER_LOSS_SCALE,), command=("ac",),
+    "status": Case(make=overflow_status, kinds=(Action.LOWER_LOSS_SCALE, Action.CHECK), command=("ac",),
  follow=with_tfdbg(secret_gradient())),
     "loss scale": of_network(scaled_gradients(), Action.SAME_LOSS_SCALE),
     "layout": of_network(CAUSES["layout"], Action.REPORT_LAYOUT),
     "stomp": of_network(CAUSES["stomp"], Action.FIND_WRITER),
-    "runs": Case(make=two_runs, kinds=(Action.DETERMINISTIC,), follow=with_tfdbg(layers())),
+    "runs": Case(make=two_runs, kinds=(Action.DETERMINISTIC, Action.CHECK), follow=with_tfdbg(layers())),
     "random": of_network(
         CAUSES["random"], Action.SAME_SEEDS, Action.NO_DROPOUT, Action.RUN_AGAIN, Action.LOOK_AT_VALUES,
         follow={Action.RUN_AGAIN: lambda cwd: CAUSES["random"].write(cwd / DATA, run="debug_1", benchmark=False)},
@@ -267,7 +268,7 @@ CASES = {
     "figures": Case(make=figures, kinds=(Action.COLLECT_TENSORS,), command=("ac",)),
     "arguments": Case(make=other_arguments, kinds=(Action.SAME_ARGUMENTS,)),
     "recorded": Case(
-        make=lambda cwd: data_folder(cwd / DATA), kinds=(Action.COMPUTE_IN_FLOAT32, Action.OTHER_KERNEL)
+        make=lambda cwd: data_folder(cwd / DATA), kinds=(Action.COMPUTE_IN_FLOAT32, Action.OTHER_KERNEL, Action.CHECK)
     ),
     "format": Case(make=wrong_format, kinds=(Action.PLAIN_FORMATS,)),
     "recorded alone": Case(
@@ -279,6 +280,10 @@ CASES = {
 
 #: Of no small network a verdict says so, as products in HF32 are right: see `test_lines_of_other_frameworks_run`.
 WITHOUT_CASE = {Action.NO_HF32}
+
+
+#: Steps of nearly all cases, which take long: run where a case names them.
+OFTEN = {Action.CHECK, Action.OTHER_STEP}
 
 
 def test_every_kind_of_step_has_a_case() -> None:
@@ -293,7 +298,10 @@ def test_steps_run_as_they_are_printed(name: str, work: Path) -> None:
     steps = printed_steps(tool(*case.command, cwd=work, columns=500).out)
     assert {step.do for step in steps} >= set(case.kinds)
     for step in steps:
-        case.follow.get(step.do, lambda cwd: None)(work)
+        if step.do in OFTEN and step.do not in case.kinds:
+            continue
+        if step.do in case.follow:
+            case.follow[step.do](work)
         if step.lines.startswith("precision-tool "):
             assert "\n" not in step.lines
             tool(*shlex.split(step.lines)[1:], cwd=work, code=0)
@@ -525,3 +533,43 @@ def in_float32(cwd: Path) -> str:
     steps = printed_steps(tool("ac", "-c", cwd=cwd, columns=500).out)
     (lines,) = (step.lines for step in steps if step.do is Action.COMPUTE_IN_FLOAT32)
     return lines
+
+
+# --- steps of other screens, and at the prompt ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("demo", "command"),
+    [
+        (("--h5", "."), ("ac", "-c")),
+        (("--ranks", "2", "--steps", "2", DATA), ("ac", "--all")),
+        (("--fault", "fusion", "."), ("fusion", "blame")),
+    ],
+    ids=["h5", "study", "blame"],
+)
+def test_steps_of_other_screens_run(demo: tuple[str, ...], command: tuple[str, ...], tmp_path: Path) -> None:
+    tool("demo", "--generate-only", *demo, cwd=tmp_path)
+    shown = tool(*command, cwd=tmp_path, columns=500).out
+    lines = re.findall(r"^ +(precision-tool .*)$", shown[shown.rindex("\nnext ") :], re.MULTILINE)
+    assert lines
+    for line in lines:
+        tool(*shlex.split(line)[1:], cwd=tmp_path, code=0)
+
+
+def test_steps_at_the_prompt_run_at_the_prompt(tmp_path: Path) -> None:
+    """They begin with the command's word."""
+    layers().with_part("one/MatMul", wrong=narrowed).write(tmp_path / DATA)
+    steps = printed_steps(at_the_prompt(tmp_path, "ac -c"))
+    lines = [step.lines for step in steps if not step.lines.startswith("config = ")]
+    assert lines == ["ni one/MatMul", "repro one/MatMul", "ac -c --since"]
+    assert "still computes incorrectly" in " ".join(at_the_prompt(tmp_path, *lines).split())
+
+
+def at_the_prompt(cwd: Path, *lines: str) -> str:
+    """What the prompt prints for lines of standard input, none of which is an error."""
+    run = subprocess.run(
+        TOOL, input="\n".join(lines), cwd=cwd, env=environment(cwd, 500), capture_output=True, text=True, check=True,
+        timeout=HANG,
+    )  # fmt: skip
+    assert "error: " not in run.stderr
+    return run.stdout
