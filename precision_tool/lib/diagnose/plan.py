@@ -1,7 +1,7 @@
 """Next steps: a ready command or line for each cause, as values; their texts are `step.<value>`.
 
-A switch that fixes precision is an argument that all calls of `tf_config` take alike; its line is the call for a session.
-For calls that msprobe recorded it is a line of PyTorch, or of MindSpore.
+A switch that fixes precision is an argument that all calls of `tf_config` take alike; its line is a session's call. For
+calls that msprobe recorded it is a line of PyTorch, or of MindSpore.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ def _is_scattered(slot: SlotResult) -> bool:
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
     """Return the step that switches HF32 off, where most products of a run are as exact as HF32."""
     number = _in_hf32(judged)
-    return [Step(do=Action.NO_HF32_ANYWHERE, code=_SESSION_CALL.format("allow_hf32=False"), number=number)] if number else []
+    code = _SESSION_CALL.format("allow_hf32=False")
+    return [Step(do=Action.NO_HF32_ANYWHERE, code=code, number=number)] if number else []
 
 
 def _in_hf32(judged: Sequence[OpResult]) -> int:

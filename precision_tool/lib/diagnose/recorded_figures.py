@@ -188,7 +188,7 @@ class FiguresVerdict:
     def config(self) -> dict[str, Any] | None:
         """Return a `config.json` of msprobe that collects the tensors that decide; None where nobody is suspected.
 
-        They go to `dump_path`, a new folder beside the one of the script. The names in `list` are those of the first suspect, of what put out its
+        They go to `dump_path`, a new folder. The names in `list` are those of the first suspect, of what put out its
         inputs and of what reads its outputs; msprobe collects each entry in whose name one of them occurs.
         """
         if not self.suspects:
