@@ -146,7 +146,7 @@ def test_advice_by_cause_is_of_the_framework(framework: str) -> None:
     assert ("jit_compile" in codes[Cause.KERNEL]) == (framework == "pytorch")
     runs = suspect(Cause.RANDOM, proof=Proof.RUNS)
     deterministic = {"pytorch": "torch.use_deterministic_algorithms(True)",
-                     "mindspore": "mindspore.set_deterministic(True)"}  # fmt: skip
+                     "mindspore": "import mindspore\nmindspore.set_deterministic(True)"}  # fmt: skip
     assert plan(runs, (runs,), True, framework=framework)[0].code == deterministic[framework]
     runs = suspect(Cause.RANDOM, "Distributed.all_reduce.0.forward", Proof.RUNS)
     assert "HCCL_DETERMINISTIC" in plan(runs, (runs,), True, framework=framework)[0].code
@@ -182,7 +182,7 @@ def test_overflow_advises_lines_of_pytorch(tmp_path: Path) -> None:
 
 def test_without_a_benchmark_one_of_msprobe_is_asked_for() -> None:
     steps = plan(None, (), False, framework="pytorch")
-    assert [step.command for step in steps] == [("ac", "-c", "-rt", "BENCHMARK_DUMP")]
+    assert [step.command for step in steps] == [("ac", "-c", "-rt", "benchmark_dump")]
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------

@@ -29,7 +29,10 @@ READY = {
     "kernel": [
         "precision-tool ni one/MatMul",
         "precision-tool repro one/MatMul",
-        "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'}",
+        (
+            "config = npu_tf_config.session_dump_config(config, "
+            "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'})"
+        ),
         "precision-tool ac -c --since",
     ],
     "none": ["npu_tf_config.passport(sess, feed_dict)", "precision-tool ac -c"],

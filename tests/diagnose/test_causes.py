@@ -74,9 +74,12 @@ def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
 
 
 def lines_of(verdict: Verdict) -> list[str]:
-    """The lines that the verdict says to add to the call of tf_config."""
+    """The arguments of tf_config's call in the lines that the verdict says to add."""
     steps = plan_steps(verdict.next)
-    return [step.line for step in steps if step.file == Message("step.file.call")]
+    lines = [step.line for step in steps if step.file == Message("step.file.call")]
+    begin = "config = npu_tf_config.session_dump_config(config, "
+    assert all(line.startswith(begin) for line in lines)
+    return [line.removeprefix(begin).removesuffix(")") for line in lines]
 
 
 def hf32(array: Array) -> Array:
@@ -125,7 +128,7 @@ def test_a_pass_that_stays_on(tmp_path: Path) -> None:
     found = verdict_of(network.write(tmp_path))
     lines = [step.line for step in plan_steps(found.next)]
     assert found.cause is Cause.FUSION
-    assert any(line.startswith("with npu_scope.keep_dtype_scope():") and "one/MatMul, " in line for line in lines)
+    assert any("\nwith npu_scope.keep_dtype_scope():" in line and "one/MatMul, " in line for line in lines)
     assert not any(line.startswith("fusion off") for line in lines)
 
 

@@ -1,7 +1,7 @@
 """Next steps: a ready command or line for each cause, as values; their texts are `step.<value>`.
 
-A switch that fixes precision is an argument that all calls of `tf_config` take alike, so that one line serves sessions,
-Estimators and TensorFlow 2. For calls that msprobe recorded it is a line of PyTorch, or of MindSpore.
+A switch that fixes precision is an argument that all calls of `tf_config` take alike; its line is a session's call. For
+calls that msprobe recorded it is a line of PyTorch, or of MindSpore.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _HF32 = (2.0**-16, 2.0**-10)
 #: A larger own error is no matter of precision.
 _ROUGH = 2.0**-5
 #: What keeps the type of the ops whose lines it holds.
-_SCOPE = "with npu_scope.keep_dtype_scope():"
+_SCOPE = "from npu_bridge.npu_init import npu_scope\nwith npu_scope.keep_dtype_scope():"
+#: A session's call of the helper, which adds an argument to what its config has.
+_SESSION_CALL = "config = npu_tf_config.session_dump_config(config, {})"
 #: Types of the graph as the file `customize_dtypes` calls them; the device decides on others.
 _CUSTOM = {
     "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double", "int8": "int8",
@@ -143,15 +145,15 @@ def _more_precise(suspect: Suspect) -> list[Step]:
     if suspect.result is None or slot is None:
         return []
     if _is_hf32(slot):
-        return [Step(do=Action.NO_HF32, code="allow_hf32=False")]
+        return [Step(do=Action.NO_HF32, code=_SESSION_CALL.format("allow_hf32=False"))]
     if slot.dtype not in HALF:
         return []
     steps = []
     if slot.own < _ROUGH and _is_scattered(slot):
         mode = repr({suspect.culprit: "high_precision"})
-        steps.append(Step(do=Action.HIGH_PRECISION, code=f"op_precision_mode={mode}"))
+        steps.append(Step(do=Action.HIGH_PRECISION, code=_SESSION_CALL.format(f"op_precision_mode={mode}")))
     types = repr({suspect.culprit: _in_float32(suspect.result.op)})
-    return [*steps, Step(do=Action.FLOAT32_KERNEL, code=f"customize_dtypes={types}")]
+    return [*steps, Step(do=Action.FLOAT32_KERNEL, code=_SESSION_CALL.format(f"customize_dtypes={types}"))]
 
 
 def _in_float32(op: Op) -> str:
@@ -181,7 +183,8 @@ def _is_scattered(slot: SlotResult) -> bool:
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
     """Return the step that switches HF32 off, where most products of a run are as exact as HF32."""
     number = _in_hf32(judged)
-    return [Step(do=Action.NO_HF32_ANYWHERE, code="allow_hf32=False", number=number)] if number else []
+    code = _SESSION_CALL.format("allow_hf32=False")
+    return [Step(do=Action.NO_HF32_ANYWHERE, code=code, number=number)] if number else []
 
 
 def _in_hf32(judged: Sequence[OpResult]) -> int:
@@ -255,7 +258,7 @@ def _stomp(suspect: Suspect) -> list[Step]:
 
 def _random(suspect: Suspect) -> list[Step]:
     if suspect.proof is Proof.RUNS:
-        return [Step(do=Action.DETERMINISTIC, code="deterministic=True")]
+        return [Step(do=Action.DETERMINISTIC, code=_SESSION_CALL.format("deterministic=True"))]
     steps = []
     if not suspect.fact("repeats"):
         steps.append(Step(do=Action.SAME_SEEDS, code="npu_tf_config.seed_everything(1)"))
@@ -289,6 +292,8 @@ _STEPS = {
 # --- recorded calls ---------------------------------------------------------------------------------------------------
 
 
+#: The folder that the text of `MAKE_BENCHMARK_DUMP` names.
+BENCHMARK_DUMP = "benchmark_dump"
 #: Names for the tensors of a function, in their order; of others they are numbered.
 _TENSORS = {
     "linear": ("x", "weight", "bias"), "layer_norm": ("x", "weight", "bias"), "group_norm": ("x", "weight", "bias"),
@@ -299,18 +304,18 @@ _TENSORS = {
 }  # fmt: skip
 #: Switches of the devices, by the framework's name; what is not here PyTorch has.
 _NO_HF32 = {
-    "mindspore": "mindspore.device_context.ascend.op_precision.{}_allow_hf32(False)",
+    "mindspore": "import mindspore\nmindspore.device_context.ascend.op_precision.{}_allow_hf32(False)",
     "pytorch": "torch.npu.{}.allow_hf32 = False",
 }
 _DETERMINISTIC = {
-    "mindspore": "mindspore.set_deterministic(True)",
+    "mindspore": "import mindspore\nmindspore.set_deterministic(True)",
     "pytorch": "torch.use_deterministic_algorithms(True)",
 }
 _SEEDS = {
     "mindspore": "from msprobe.mindspore import seed_all\nseed_all(seed=1, mode=True, rm_dropout=True)",
     "pytorch": "from msprobe.pytorch import seed_all\nseed_all(seed=1, mode=True, rm_dropout=True)",
 }
-_HCCL = 'os.environ["HCCL_DETERMINISTIC"] = "true"'
+_HCCL = 'import os\nos.environ["HCCL_DETERMINISTIC"] = "true"'
 #: Kernels that are compiled where they run in place of prebuilt ones, and tensors in the layouts of the script.
 _OTHER_KERNEL = "torch.npu.set_compile_mode(jit_compile=True)\ntorch.npu.config.allow_internal_format = False"
 _PLAIN_FORMATS = "torch.npu.config.allow_internal_format = False"
@@ -329,12 +334,14 @@ def _recorded_steps(
             steps.append(Step(do=Action.SAME_LOSS_SCALE))
         number = _in_hf32(judged)
         if number:
-            lines = "\n".join(_of(_NO_HF32, framework).format(kind) for kind in ("matmul", "conv"))
+            lines = "\n".join(dict.fromkeys(
+                line for kind in ("matmul", "conv") for line in _of(_NO_HF32, framework).format(kind).split("\n")
+            ))  # fmt: skip
             steps.append(_line(Action.NO_HF32_ANYWHERE, lines, number))
         if has_benchmark:
             steps.append(Step(do=Action.OTHER_STEP, command=("ac", "-c")))
     if not has_benchmark:
-        steps.append(Step(do=Action.MAKE_BENCHMARK_DUMP, command=("ac", "-c", "-rt", "BENCHMARK_DUMP")))
+        steps.append(Step(do=Action.MAKE_BENCHMARK_DUMP, command=("ac", "-c", "-rt", BENCHMARK_DUMP)))
     return steps if first is None else [*steps, *again()]
 
 
@@ -378,7 +385,7 @@ def in_float32(op: Op, framework: str) -> list[Step]:
     if name is None or is_in_place(name):
         return []
     if framework == "mindspore":
-        code = f"dict(net.cells_and_names())[{path!r}].to_float(mindspore.float32)"
+        code = f"import mindspore\ndict(net.cells_and_names())[{path!r}].to_float(mindspore.float32)"
         return [_line(Action.COMPUTE_IN_FLOAT32, code, where="model")] if path else []
     if path and _is_the_modules(name, made_by):
         variable = path.rpartition(".")[2]

@@ -188,7 +188,7 @@ class FiguresVerdict:
     def config(self) -> dict[str, Any] | None:
         """Return a `config.json` of msprobe that collects the tensors that decide; None where nobody is suspected.
 
-        `dump_path` is for the user to fill in. The names in `list` are those of the first suspect, of what put out its
+        They go to `dump_path`, a new folder. The names in `list` are those of the first suspect, of what put out its
         inputs and of what reads its outputs; msprobe collects each entry in whose name one of them occurs.
         """
         if not self.suspects:
@@ -199,7 +199,7 @@ class FiguresVerdict:
         )  # fmt: skip
         return {
             "task": "tensor",
-            "dump_path": "",
+            "dump_path": "tensor_dump",
             "rank": [] if self.rank is None else [self.rank],
             "step": [] if self.step is None else [self.step],
             "level": self.level or "mix",
