@@ -401,7 +401,7 @@ def test_a_chosen_graph_that_is_gone_is_a_note(tree: SmallTree) -> None:
         (("--use", "none.txt"), "none.txt: no such file"),
         (("--use", "precision_data"), "a folder where a file should be"),
         (("--use", "a", "--find", "b"), "does not go with"),
-        (("extra",), "unrecognized arguments"),
+        (("extra",), "invalid choice"),
     ],
 )
 def test_graphs_says_what_is_wrong(tree: SmallTree, arguments: tuple[str, ...], said: str) -> None:

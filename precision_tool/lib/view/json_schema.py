@@ -515,11 +515,8 @@ def _graphs(kinds: _Parts) -> Part:
             "unreadable": int, "problem": str,
         }),
         kinds.object("Found", {"find": str, "looked_at": int, "files": [found]}),
+        kinds.record(GraphDiff, share=float),
     )  # fmt: skip
-
-
-def _graph(kinds: _Parts) -> Part:
-    return kinds.record(GraphDiff, share=float)
 
 
 def _tensor() -> dict[str, Any]:
@@ -573,7 +570,7 @@ def _toolkit(kinds: _Parts) -> Part:
 
 COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
-    "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "graph": _graph, "pt": _pt, "cp": _cp, "dc": _dc,
+    "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "pt": _pt, "cp": _cp, "dc": _dc,
     "h5copy": _h5copy, "toolkit": _toolkit,
 }  # fmt: skip
 
