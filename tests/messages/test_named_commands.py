@@ -20,7 +20,7 @@ from precision_tool.lib.session import Session
 #: What stands for a placeholder of a text in a command; of others `X`.
 FILLED = {"place": " --step 1", "path": "model.om", "folder": "DIR"}
 #: Words of the prompt alone.
-AT_THE_PROMPT = {"refresh", "set", "help"}
+AT_THE_PROMPT = {"refresh", "data", "set", "help"}
 #: What else stands in backquotes: files, their members, functions, and programs of others.
 NO_COMMANDS = {
     "--data", "data.pkl", "dump.json", "dump_path", "torch.save", "npu-smi", "ssh", "python3", "dask", "all", "op.json",
