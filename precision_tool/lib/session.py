@@ -357,9 +357,9 @@ class Session:
             The work ended early.
         """
         from precision_tool.lib.diagnose.casts import cast_pairs
-        from precision_tool.lib.diagnose.comparing import check_benchmark_fits, compare, forget_second_run
+        from precision_tool.lib.diagnose.comparing import compare, forget_second_run
         from precision_tool.lib.diagnose.judging import judge, with_checks
-        from precision_tool.lib.diagnose.run_checks import Analysis, all_checks
+        from precision_tool.lib.diagnose.run_checks import Analysis, all_checks, check_benchmark_fits
         from precision_tool.lib.view.diagnosis_result import diagnosis_result
 
         options = replace(options or self.default_options(), extremes=True, extra_pairs=cast_pairs)

@@ -57,7 +57,7 @@ def test_bash_offers_commands_options_files_and_names(folder: Path) -> None:
     (ops,) = ([op["name"] for op in graph["ops"]] for graph in tool("ls", "--json", cwd=folder).json["graphs"])
     offered = offered_by_bash(
         folder, "", "gr", "ac --fa", "ac --engine ", "graphs ", "fusion b", "--lang ", "ac -lt precision_da", "ni ",
-        f"ni {ops[-1][:3]}", "--data other ni ", "pt precision_da",
+        f"ni {ops[-1][:3]}", "--data other ni ", "pt precision_da", "--data = other ni ",  # as bash splits --data=other
     )  # fmt: skip
     assert offered[0] == {word.name for words in LISTED.values() for word in words}
     assert not offered[0] & {name for word in WORDS if word.hidden for name in (word.name, *word.aliases)}
@@ -67,14 +67,15 @@ def test_bash_offers_commands_options_files_and_names(folder: Path) -> None:
     assert offered[7] == {"precision_data"}
     assert offered[8] == set(ops)
     assert offered[9] == {name for name in ops if name.startswith(ops[-1][:3])}
-    assert offered[10:] == [set(), {"precision_data"}]
+    assert offered[10:] == [set(), {"precision_data"}, set()]
 
 
 def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
     folder = tmp_path / "precision_data" / "npu" / "debug_0" / "dump" / "20240101000000" / "0" / "m" / "1" / "0"
     folder.mkdir(parents=True)
-    for name in ("Relu.$(touch x).1.1.1600000000000000", "Relu.relu.1.1.1600000000000000"):
-        (folder / name).write_bytes(b"")
+    stamp = "1.1.1600000000000000"
+    for name in ("Relu.$(touch x)", "-rf.x", "~root.x", "=cmd.x", "[a-z].x", "Relu.relu"):
+        (folder / f"{name}.{stamp}").write_bytes(b"")
     assert tool("completion", "--names", "tensor", cwd=tmp_path).out == "Relu.relu.1.1.1600000000000000\n"
     assert tool("completion", "--names", "op", cwd=tmp_path / "precision_data").out == ""
     assert "completion bash" in tool("completion", cwd=tmp_path, code=2).err
@@ -82,7 +83,7 @@ def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_offers_the_same(folder: Path) -> None:
-    lines = ("gr", "ac --fa", "ac -overf", "ac --engine n", "ni ", "--data other ni ")
+    lines = ("gr", "ac --fa", "ac -overf", "ac --engine n", "ni ", "--data other ni ", "--data=other ni ")
     asked = "; echo ---; ".join(f"complete -C 'precision-tool {line}'" for line in lines)
     ran = subprocess.run(
         ["fish", "--no-config", "-c", f"source {folder / 'pt.fish'}; {asked}"],
@@ -91,7 +92,15 @@ def test_fish_offers_the_same(folder: Path) -> None:
     assert ran.stderr == ""
     offered = [{line.split("\t")[0] for line in part.splitlines() if line} for part in ran.stdout.split("---")]
     (ops,) = ([op["name"] for op in graph["ops"]] for graph in tool("ls", "--json", cwd=folder).json["graphs"])
-    assert offered == [{"graphs", "graph2json"}, {"--fail"}, {"-overflow_detection"}, {"native"}, set(ops), set()]
+    assert offered == [
+        {"graphs", "graph2json"},
+        {"--fail"},
+        {"-overflow_detection"},
+        {"native"},
+        set(ops),
+        set(),
+        set(),
+    ]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")

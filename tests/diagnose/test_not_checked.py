@@ -47,6 +47,10 @@ def test_a_benchmark_of_another_network_is_asked_about_and_not_used(tmp_path: Pa
     assert "below 0.98" not in run.out
     verdict = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["verdict"]
     assert (verdict["culprit"], verdict["benchmark"]) == (None, False)
+    again = tool("ac", cwd=tmp_path)  # the result that was just written
+    assert "a benchmark of the same network? Only" in " ".join(again.err.split())
+    assert "below 0.98" not in again.out
+    assert "a benchmark of the same network? Only" in tool("ac", "--all", cwd=tmp_path, code=2).text
     for file in files[1:]:
         file.with_name(f"other_{file.name}").unlink()
     verdict = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["results"][0]["verdict"]

@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from precision_tool import tf_config
-from precision_tool.lib.diagnose.plan import CONTRADICTING, plan, with_passports_known
+from precision_tool.lib.diagnose.plan import CONTRADICTING, plan, with_passports_known, with_switch_file_known
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
     Cause,
@@ -186,6 +186,12 @@ def test_no_two_steps_contradict_each_other(cause: Cause) -> None:
         assert not [pair for pair in CONTRADICTING if len(pair & set(done)) > 1], (suspect, done)
         assert len(done) == len(set(done))
         assert len(done) > 1
+
+
+def test_only_passes_that_are_off_already_need_their_file_used() -> None:
+    steps = [Step(do=Action.SWITCH_PASS_OFF, command=("fusion", "off", name)) for name in ("A", "B", "C")]
+    given = with_switch_file_known(steps, {"A", "C"}, ["line"])
+    assert given == (Step(do=Action.GIVE_SWITCH_FILE, code="line", where="script"), steps[1])
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])

@@ -109,25 +109,26 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
-    from precision_tool.lib.diagnose.comparing import check_benchmark_fits
+    from precision_tool.lib.diagnose.run_checks import check_benchmark_fits
 
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     missing: NoBenchmarkError | None = None
     other: OtherRun | None = None
-    if compares or (args.file is None and session.data.has_dump_alone()):
-        try:
+    try:
+        if compares or (args.file is None and session.data.has_dump_alone()):
             options = replace(measure_options(args), extremes=True, extra_pairs=cast_pairs)
             analyses = compare_sides(session, args, output, options)
             check_benchmark_fits(analyses)
             other = _compare_other(session, args, output)
-        except NoBenchmarkError as error:
-            if not session.data.kind().has_graph:
-                raise
-            analyses, missing = [], error  # the NPU's dump alone shows something too
-            _note_other_leaves(session, args, output)
-    else:
-        analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
+        else:
+            analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
+            check_benchmark_fits(analyses)
+    except NoBenchmarkError as error:
+        if not session.data.kind().has_graph:
+            raise
+        analyses, missing = [], error  # the NPU's dump alone shows something too
+        _note_other_leaves(session, args, output)
     diagnoses, checks = _diagnose(session, args, output, analyses, is_alone=missing is not None)
     change = _since_earlier(earlier, session, args, output, diagnoses)
     verdicts = [None if diagnosis.stored is None else diagnosis.stored.verdict for diagnosis in diagnoses]
@@ -240,8 +241,10 @@ def _with_switches(change: Since, session: Session) -> Since:
 def _with_switch_file(verdict: Verdict, change: Since | None) -> Verdict:
     from precision_tool.lib.diagnose.plan import with_switch_file_known
 
-    code = [line for each in change.changes for line in each.code] if change is not None else []
-    return replace(verdict, next=with_switch_file_known(verdict.next, code)) if code else verdict
+    off = {each.name: each.code for each in change.changes if each.code} if change is not None else {}
+    if not off:
+        return verdict
+    return replace(verdict, next=with_switch_file_known(verdict.next, off, next(iter(off.values()))))
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:

@@ -27,9 +27,12 @@ _SHELLS = ("bash", "zsh", "fish")
 _FUNCTIONS = {
     "bash": """\
 _precision_tool_names() {
-  local data=() i
+  local data=() i at
   for ((i = 1; i < COMP_CWORD - 1; i++)); do
-    [ "${COMP_WORDS[i]}" = --data ] && data=(--data "${COMP_WORDS[i + 1]}")
+    [ "${COMP_WORDS[i]}" = --data ] || continue
+    at=$((i + 1))
+    [ "${COMP_WORDS[at]}" = = ] && at=$((i + 2))  # --data=DIR is three words to bash
+    data=(--data "${COMP_WORDS[at]//[\\'\\\"]/}")
   done
   "${COMP_WORDS[0]}" "${data[@]}" completion --names "$1" "--text=$2" 2>/dev/null
 }
@@ -40,6 +43,8 @@ _precision_tool_names() {
   typed=("${(@Q)${(@z)LBUFFER}}")
   local at=${typed[(I)--data]}
   (( at )) && data=(--data "${typed[at + 1]}")
+  at=${typed[(I)--data=*]}
+  (( at )) && data=(--data "${typed[at]#--data=}")
   names=("${(@f)$(precision-tool $data completion --names $1 "--text=$PREFIX" 2>/dev/null)}")
   if [[ -n $names ]]; then
     compadd -U -a names
@@ -55,6 +60,9 @@ function _precision_tool_names
   set -l typed (commandline -opc)
   set -l at (contains -i -- --data $typed)
   and set data --data $typed[(math $at + 1)]
+  for word in (string match -- '--data=*' $typed)
+    set data --data (string replace -- --data= '' $word)
+  end
   precision-tool $data completion --names $argv[1] "--text="(commandline -ct) 2>/dev/null
   if test (count $argv) -gt 1
     __fish_complete_path (commandline -ct)

@@ -25,6 +25,7 @@ from precision_tool.lib.view.profile_screen import profile_json, profile_lines
 
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.pipeline import Diagnosis
+    from precision_tool.lib.diagnose.run_checks import check_benchmark_fits
 
 _FOLDER = "profile"
 _LEARN, _MERGE = "learn", "merge"
@@ -98,7 +99,7 @@ def learn_clean(session: Session, args: argparse.Namespace, output: Output) -> D
 
 def _judge(session: Session, args: argparse.Namespace, output: Output) -> list[Diagnosis]:
     """Compare the run with its benchmark, if it has one, and recompute its ops."""
-    from precision_tool.lib.diagnose.comparing import check_benchmark_fits, compare
+    from precision_tool.lib.diagnose.comparing import compare
     from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_alone, leaves_of
 
     options = DiagnoseOptions(compares=False)

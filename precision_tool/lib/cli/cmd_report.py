@@ -12,6 +12,7 @@ from precision_tool.lib.cli.command import DONE, Output, Parser, command
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
+from precision_tool.lib.diagnose.run_checks import check_benchmark_fits
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, read_beside, read_verdict
 from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.messages import Message, text
@@ -85,6 +86,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         return [Diagnosis(stored=read_verdict(path))]
     try:
         analyses = read_results(session.data, path, threshold)
+        check_benchmark_fits(analyses)
     except DataNotFoundError:
         alone = newest_verdicts(session.workspace) if path is None else []
         if not alone:

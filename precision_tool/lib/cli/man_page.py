@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
@@ -33,7 +34,7 @@ def man_page(session: Session, usage: str, about: str, options: Mapping[str, str
         What each option before the command does.
     """
     lines = [
-        f'.TH PRECISION\\-TOOL 1 {date.today().isoformat()} "precision\\-tool {__version__}"',
+        f'.TH PRECISION\\-TOOL 1 {_day()} "precision\\-tool {__version__}"',
         # Lines are broken at blanks only, so that what is copied of one is right; Chinese between any two characters.
         ".nh",
         ".ad l",
@@ -95,9 +96,15 @@ def _paragraph(text: str) -> str:
     return "\n".join(map(_roff, wrapped(text, _WIDTH))) if cells(text) == len(text) else _roff(text)
 
 
+def _day() -> str:
+    """The day of the build where it gives one, so that a version always has the same page; else today."""
+    built = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return (date.fromtimestamp(int(built)) if built.isdecimal() else date.today()).isoformat()
+
+
 def _roff(text: str) -> str:
     """Return a text that roff sets as it is: hyphens are those that are typed, and no line is a request."""
-    line = text.replace("\\", r"\e").replace("-", r"\-")
+    line = text.replace("\n", " ").replace("\\", r"\e").replace("-", r"\-")
     return r"\&" + line if line.startswith((".", "'")) else line
 
 

@@ -14,8 +14,8 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.session import Session
 
-#: Characters that mean nothing to any shell.
-PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
+#: Names that no shell takes for anything else: neither an option, a home folder, a command, nor a pattern of files.
+PLAIN = re.compile(r"(?:\[[0-9]+\])?(?:[\w./:@%,][\w./:@%+,=~-]*)?")
 #: What may be a file, or a folder, too: those of the data folder are offered first.
 IN_FILES = ("graph", "tensor", "result", "file", "folder")
 #: What `-alg` takes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.compare.data_folder import DataFolder, way_back_from
 from precision_tool.lib.compare.folders import (
@@ -29,7 +29,6 @@ from precision_tool.lib.compare.result_files import (
     write_results,
 )
 from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, ctrl_c_ignored
-from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.fusion_pair import FusionPair, find_pair
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import benchmark_folder, default_golden, default_npu, newer_run, pytorch_files
@@ -37,8 +36,7 @@ from precision_tool.lib.data.workspace import Workspace, check_data
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, PrecisionToolError
-from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.table import Table
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 #: Reasons shown why none of many dump folders could be compared.
 _MAX_REASONS = 3
-#: Two dumps of one network match in more than one tensor of so many, on one side at least.
-_FEW = 4
 #: The note that `forget_second_run` takes back.
 _SECOND_RUN = "note.diagnose.second_run"
 
@@ -110,32 +106,6 @@ def compare(
         analyse(path, with_noise(result.table, options.noise), options.threshold, result)
         for path, result in zip(paths, results, strict=True)
     ]
-
-
-def check_benchmark_fits(analyses: Sequence[Analysis]) -> None:
-    """Raise NoBenchmarkError where what was compared hardly matches the benchmark, and the benchmark hardly it.
-
-    A benchmark of few ops of the same network is matched by most of its own tensors. Where graphs or calls were
-    aligned, that has told whether both are of one network.
-    """
-    matches = [_match_of(analysis) for analysis in analyses if analysis.rows]
-    if matches and all(match is not None for match in matches):
-        raise NoBenchmarkError("diagnose.other_network", **next(match for match in matches if match is not None))
-
-
-def _match_of(analysis: Analysis) -> dict[str, Any] | None:
-    """How many tensors match, as fields of a message; None for a benchmark that belongs to the run."""
-    golden = analysis.leaf.golden if analysis.leaf is not None else None
-    if not isinstance(golden, GoldenFiles):
-        return None
-    statuses = (Status.COMPARED, Status.NO_BENCHMARK, Status.SIZE_MISMATCH)
-    rows = [row for row in analysis.rows if row.slot and row.status in statuses]
-    matched = [row for row in rows if row.status == Status.COMPARED]
-    used = len({row.pair.golden_tensor for row in matched})
-    if len(matched) * _FEW >= len(rows) or used * _FEW >= len(golden.files):
-        return None
-    return {"matched": len(matched), "tensors": len(rows), "golden": golden.root, "used": used,
-            "files": len(golden.files)}  # fmt: skip
 
 
 def _finders(data: DataFolder, options: CompareOptions) -> Finders:

@@ -35,7 +35,7 @@ from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_status
 from precision_tool.lib.diagnose.passports import PassportPair
 from precision_tool.lib.diagnose.plan import with_passports_known
 from precision_tool.lib.diagnose.recorded_sides import find_differences
-from precision_tool.lib.diagnose.run_checks import Analysis, analyse
+from precision_tool.lib.diagnose.run_checks import Analysis, analyse, check_benchmark_fits
 from precision_tool.lib.diagnose.stored_profile import check_fits, identity_of
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, stored
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Flag, Step, StepText, Suspect, Verdict
@@ -187,7 +187,7 @@ def diagnose_leaf(
     Raises
     ------
     DataNotFoundError, FormatError
-        The leaf, or a graph that was named, is not there or damaged.
+        The leaf, or a graph that was named, is not there or damaged; NoBenchmarkError: the benchmark hardly matches.
     ComparisonStoppedError, WorkStoppedError
         The work ended early.
     UsageError
@@ -196,6 +196,7 @@ def diagnose_leaf(
     analysis = leaf.analysis
     if analysis is None and options.compares:
         analysis = compare_leaf(leaf, options.compare, resources, graphs or GraphChooser())
+        check_benchmark_fits([analysis])
     if not options.recomputes or (options.only_suspects and leaf.golden is not None and not _is_suspect(analysis)):
         return Diagnosis(analysis=analysis)
     judged = decide_leaf(leaf, analysis, options, resources, kept)

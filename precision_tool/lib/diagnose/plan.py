@@ -6,7 +6,7 @@ calls that msprobe recorded it is a line of PyTorch, or of MindSpore.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from keyword import iskeyword
 from math import ceil, isfinite, log2
 
@@ -112,10 +112,16 @@ def with_passports_known(steps: Sequence[Step | StepText], *, differ: bool) -> t
     return Step(do=Action.MEND_PASSPORTS), *others
 
 
-def with_switch_file_known(steps: Sequence[Step | StepText], code: Sequence[str]) -> tuple[Step | StepText, ...]:
-    """Return the steps where a pass is off already in a file that the session does not use; `code` makes it use it."""
+def with_switch_file_known(
+    steps: Sequence[Step | StepText], off: Collection[str], code: Sequence[str]
+) -> tuple[Step | StepText, ...]:
+    """Return the steps where the passes `off` are off in a file that the session does not use: `code` gives it."""
     give = Step(do=Action.GIVE_SWITCH_FILE, code="\n".join(code), where="script")
-    return tuple(give if getattr(step, "do", None) is Action.SWITCH_PASS_OFF else step for step in steps)
+
+    def is_off(step: Step | StepText) -> bool:
+        return isinstance(step, Step) and step.do is Action.SWITCH_PASS_OFF and step.command[-1] in off
+
+    return tuple(dict.fromkeys(give if is_off(step) else step for step in steps))
 
 
 def _elsewhere() -> list[Step]:

@@ -13,6 +13,7 @@ from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.result_files import ResultSource, cosines_of, source_of
 from precision_tool.lib.compare.run_values import KnownValues, known_values
 from precision_tool.lib.compare.scheduler import WorkStoppedError
+from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.data.kinds import MSPROBE
 from precision_tool.lib.diagnose import casts
@@ -28,10 +29,11 @@ from precision_tool.lib.diagnose.agreement import (
 )
 from precision_tool.lib.diagnose.overflow_advice import check_overflow
 from precision_tool.lib.extensions import Registry
-from precision_tool.lib.io.files import real_path
+from precision_tool.lib.io.files import is_folder, list_folder, real_path
 from precision_tool.lib.io.fusion_passes import Switches
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import NoBenchmarkError, PrecisionToolError
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 
@@ -311,3 +313,44 @@ def fusion_graphs(
         if not reports or graph is not None:
             raise
     return fusion.passes_in_effect(runs, reports, data.cosines() if cosines is None else cosines, switches)
+
+
+# --- is the benchmark of the same network? ----------------------------------------------------------------------------
+
+#: Two dumps of one network match in more than one tensor of so many, on one side at least.
+_FEW = 4
+
+
+def check_benchmark_fits(analyses: Sequence[Analysis]) -> None:
+    """Raise NoBenchmarkError where what was compared hardly matches the benchmark, and the benchmark hardly it.
+
+    A benchmark of few ops of the same network is matched by most of its own tensors. Where graphs or calls were
+    aligned, that has told whether both are of one network.
+    """
+    matches = [_match_of(analysis) for analysis in analyses if analysis.rows]
+    if matches and all(match is not None for match in matches):
+        raise NoBenchmarkError("diagnose.other_network", **next(match for match in matches if match is not None))
+
+
+def _match_of(analysis: Analysis) -> dict[str, Any] | None:
+    """How many tensors match, as fields of a message; None for a benchmark that belongs to the run."""
+    root, files = _benchmark_of(analysis)
+    statuses = (Status.COMPARED, Status.NO_BENCHMARK, Status.SIZE_MISMATCH)
+    rows = [row for row in analysis.rows if row.pair.slot and row.status in statuses]
+    matched = [row for row in rows if row.status == Status.COMPARED]
+    used = len({row.pair.golden_tensor for row in matched})
+    if len(matched) * _FEW >= len(rows) or used * _FEW >= files:
+        return None
+    return {"matched": len(matched), "tensors": len(rows), "golden": root, "used": used, "files": files}
+
+
+def _benchmark_of(analysis: Analysis) -> tuple[str, int]:
+    """The benchmark's folder and how many tensors it has; 0 where it is a dump, or no longer there."""
+    if analysis.leaf is not None:
+        golden = analysis.leaf.golden
+        return (golden.root, len(golden.files)) if isinstance(golden, GoldenFiles) else ("", 0)
+    root = analysis.source.golden if analysis.source is not None else ""
+    with suppress(PrecisionToolError):
+        if root and is_folder(root):
+            return root, sum(name.endswith(".npy") for name in list_folder(root))
+    return root, 0
