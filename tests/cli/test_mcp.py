@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,12 @@ from one_cause_each import CAUSES
 from tiny_network import Network, layers, numbers, source, unary
 
 from precision_tool.lib.cli.mcp_tools import shortened
+from precision_tool.lib.compare import scheduler
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import store_of
+from precision_tool.lib.io.local import reading_only
+from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.messages.errors import FormatError
 
 #: What is wrong in the case of each cause, which the client is not told.
 TRUTH = {
@@ -167,6 +174,13 @@ async def escapes(assistant: Assistant, folder: Path) -> None:
     assert "outside of the folders" in await assistant.refused(
         "compare_tensors", data=data, npu="one/MatMul", benchmark=secret
     )
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        host.settimeout(0)
+        url = f"http://127.0.0.1:{host.getsockname()[1]}/secret"
+        for asked, argument in (("show_tensor", "tensor"), ("look_at_op", "op")):
+            assert "outside of the folders" in await assistant.refused(asked, data=data, **{argument: url})
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            host.accept()
     for name in ("graph", "npu", "benchmark"):
         for place in (str(folder / "outside" / "precision_data"), "http://127.0.0.1:9/x", "file:///etc"):
             assert "outside of the folders" in await assistant.refused("diagnose", data=data, **{name: place})
@@ -291,3 +305,15 @@ def test_long_answers_are_cut_and_say_so() -> None:
     assert short["left_out"]["rows"] == 500 - len(short["rows"])
     assert short["left_out"]["rows[0].next"] == 500 - len(short["rows"][0]["next"])
     assert shortened({"few": [1, 2]}) == {"few": [1, 2]}
+
+
+def test_its_worker_processes_may_read_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are started anew, as beside other threads."""
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "outside.npy", np.zeros(3))
+    monkeypatch.setattr(scheduler, "can_fork", lambda: False)
+    with reading_only([str(tmp_path / "data")]), scheduler.process_pool(1) as pool:
+        with pytest.raises(FormatError, match="outside"):
+            pool.submit(read_npy, str(tmp_path / "outside.npy")).result()
+        with pytest.raises(FormatError, match="outside"):
+            store_of(urls.path_of("http://127.0.0.1:9/x"))

@@ -126,6 +126,8 @@ class Desk:
 
     def name(self, session: Session, name: str) -> str:
         """Return the name of an op or tensor as a command takes it: what can only be a path is checked as one."""
+        if urls.is_remote(urls.path_of(name)) and not self._is_allowed(urls.path_of(name)):
+            return self.place(session, name)  # refused, before anything asks that host
         path, slot = split_slot(urls.path_of(name))
         bases = (str(session.workspace.root), str(session.workspace.root / "npu"))
         if urls.is_remote(path) or ".." in path.split("/") or path.startswith("~"):

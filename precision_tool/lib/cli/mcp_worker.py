@@ -78,8 +78,9 @@ def work(pipe: Connection, settings: Settings, permission: Permission, command: 
     start_log(settings.log_level, desk.session(permission.folders[0]).workspace.output_dir)
     work = [str(settings.work)] if permission.may_write and settings.work is not None else []
     local = [path for path in (*permission.folders, *work) if not urls.is_remote(path)]
+    hosts = [urls.place_of(path) for path in permission.folders if urls.is_remote(path)]
     with (
-        reading_only([*local, *permission.readable, permission.scratch, _PACKAGE]),
+        reading_only([*local, *permission.readable, permission.scratch, _PACKAGE], hosts),
         suppress(EOFError, BrokenPipeError),
     ):  # the server is gone
         while True:

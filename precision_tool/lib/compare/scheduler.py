@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from precision_tool.lib.data.settings import check_options
 from precision_tool.lib.io import urls
+from precision_tool.lib.io.local import allow, allowed
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 
@@ -382,7 +383,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         workers,
         mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
         initializer=_start_worker,
-        initargs=(urls.secrets(), workers),
+        initargs=(urls.secrets(), allowed(), workers),
     )
     try:
         yield pool
@@ -399,8 +400,9 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _start_worker(secrets: urls.Secrets, workers: int) -> None:
+def _start_worker(secrets: urls.Secrets, permitted: tuple[list[str], list[str]], workers: int) -> None:
     urls.take_secrets(secrets)
+    allow(permitted)
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -24,7 +24,14 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO, Union
 
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.local import LOCAL, check_readable, folder_error, open_descriptor, user_error
+from precision_tool.lib.io.local import (
+    LOCAL,
+    check_reachable,
+    check_readable,
+    folder_error,
+    open_descriptor,
+    user_error,
+)
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.io.writing import replacing_text
 from precision_tool.lib.messages import Message
@@ -101,6 +108,7 @@ def remote_store(path: str) -> Store:
     """Return the store of a URL. UsageError where its packages are missing, FormatError if it cannot be reached."""
     if not urls.is_named(path):
         return _NOWHERE
+    check_reachable(urls.place_of(path))
     key = os.getpid(), urls.place_of(path), urls.secret_of(path).user
     store = _remote.get(key)
     if store is None:

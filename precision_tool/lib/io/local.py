@@ -35,6 +35,8 @@ _reading_from: ContextVar[str] = ContextVar("reading_from", default="")
 #: The folders, without links, that this process may read while it works for others; empty: it may read what its user
 #: may.
 _readable: list[str] = []
+#: The hosts and buckets that it may reach then.
+_reachable: list[str] = []
 
 
 def user_error(path: str, error: OSError) -> PrecisionToolError:
@@ -62,17 +64,33 @@ def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToo
 
 
 @contextmanager
-def reading_only(folders: Sequence[str]) -> Iterator[None]:
+def reading_only(folders: Sequence[str], hosts: Sequence[str] = ()) -> Iterator[None]:
     """What lies outside of some folders is refused (FormatError), by links too, until the block ends.
 
-    It holds for what is opened and listed by paths of the operating system.
+    So are hosts and buckets but `hosts`. It holds for worker processes that are started meanwhile, too.
     """
-    before = list(_readable)
-    _readable[:] = map(os.path.realpath, folders)
+    before = allowed()
+    allow((list(map(os.path.realpath, folders)), list(hosts)))
     try:
         yield
     finally:
-        _readable[:] = before
+        allow(before)
+
+
+def allowed() -> tuple[list[str], list[str]]:
+    """Return what may be read, for a worker process to `allow`."""
+    return list(_readable), list(_reachable)
+
+
+def allow(permitted: tuple[list[str], list[str]]) -> None:
+    """Restrict what may be read as `allowed` says."""
+    _readable[:], _reachable[:] = permitted
+
+
+def check_reachable(host: str) -> None:
+    """Raise FormatError for a host or bucket that is none of those of `reading_only`."""
+    if _readable and host not in _reachable:
+        raise FormatError.of(host, "io.outside", folders=[*_readable, *_reachable])
 
 
 def check_readable(path: str) -> None:
