@@ -16,7 +16,8 @@ import os
 import re
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, MutableMapping, NamedTuple, Optional, Set, Tuple
 
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import Workspace
@@ -34,6 +35,8 @@ _CALLS = (
     "While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall",
     "StatefulPartitionedCall",
 )  # fmt: skip
+#: In the names of a scratch graph's own placeholders.
+_CAPTURED = "precision_tool_captured"
 _OPTIMIZER_SWITCH = "disable_meta_optimizer"
 _SHOWN = 3
 
@@ -198,15 +201,32 @@ def _npu_like(tensorflow: Any, function_class: Any) -> Iterator[Callable[..., An
 
     Gives what calls a function. npu_device replaces `Function.__call__` in the same way: inside of a function others
     are called as plain Python, which puts their ops into its graph; where that fails, as for the control flow of
-    AutoGraph, they stay calls.
+    AutoGraph, they stay calls. There npu_device leaves the ops of the attempt in the graph, which would run twice what
+    has an effect; here only their names are taken.
     """
     call = function_class.__call__
+    v1, scratch_class = tensorflow_v1(), _scratch_class()
+    attempts: MutableMapping[Any, List[_Attempt]] = weakref.WeakKeyDictionary()
 
     def inlined(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self.python_function(*args, **kwargs)
-        except Exception:
+        if v1.executing_eagerly():  # in tf.init_scope, or in Python that the step calls while it runs
             return call(self, *args, **kwargs)
+        graph = v1.get_default_graph()
+        if isinstance(graph, scratch_class):
+            return graph.attempt(self, call, args, kwargs)
+        # A call makes AutoGraph convert a method for good, so what was tried in an outer attempt is not tried again.
+        known = attempts.setdefault(graph, [])
+        if not known or known[0].function is not self:
+            scratch = scratch_class(graph)
+            with scratch.as_default(), scratch.name_scope(scratch.scope), contextlib.suppress(Exception):
+                scratch.attempt(self, None, args, kwargs)
+            known[:] = scratch.attempts
+        attempt = known.pop(0)
+        if attempt.names is None:
+            return self.python_function(*args, **kwargs)
+        for name, count in attempt.names.items():
+            graph._names_in_use[name] = max(count, graph._names_in_use.get(name, 0))
+        return call(self, *args, **kwargs)
 
     optimizer = tensorflow.config.optimizer
     is_off = optimizer.get_experimental_options().get(_OPTIMIZER_SWITCH, False)
@@ -220,6 +240,53 @@ def _npu_like(tensorflow: Any, function_class: Any) -> Iterator[Callable[..., An
         tensorflow.config.run_functions_eagerly(is_eager)
         optimizer.set_experimental_options({_OPTIMIZER_SWITCH: is_off})
         function_class.__call__ = call
+
+
+def _scratch_class() -> Any:
+    """The class of graphs that take the ops of an attempt, under the names that they would have in the graph itself."""
+    base = importlib.import_module("tensorflow.python.framework.func_graph").FuncGraph
+    return type("ScratchGraph", (_ScratchGraph, base), {})
+
+
+class _Attempt:
+    """To inline a call of a function: the names that are taken then, if it failed."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.names: Optional[Dict[str, int]] = None
+
+
+class _ScratchGraph:
+    """What a scratch graph adds to TensorFlow's FuncGraph. It is never run."""
+
+    _names_in_use: Dict[str, int]
+
+    def __init__(self, graph: Any) -> None:
+        parent: Any = super()
+        parent.__init__("precision_tool_scratch")
+        self.attempts: List[_Attempt] = []
+        scope = graph.get_name_scope()
+        self.scope = f"{scope}/" if scope else None
+        self._names_in_use = dict(graph._names_in_use)
+
+    def capture(self, tensor: Any, name: Optional[str] = None, shape: Any = None) -> Any:
+        """Called by TensorFlow for each input of an op. What stands for a tensor of another graph has no op there."""
+        parent: Any = super()
+        return parent.capture(tensor, name=_CAPTURED, shape=shape)
+
+    def attempt(self, function: Any, call: Optional[Callable[..., Any]], args: Any, kwargs: Any) -> Any:
+        """Inline a call of `function`; where that fails, it stays a `call`, if there is one."""
+        attempt = _Attempt(function)
+        self.attempts.append(attempt)
+        place = len(self.attempts)
+        try:
+            return function.python_function(*args, **kwargs)
+        except Exception:
+            del self.attempts[place:]
+            attempt.names = {name: count for name, count in self._names_in_use.items() if _CAPTURED not in name}
+            if call is None:
+                raise
+            return call(function, *args, **kwargs)
 
 
 class _Planned(NamedTuple):
