@@ -319,6 +319,9 @@ def fusion_graphs(
 
 #: Two dumps of one network match in more than one tensor of so many, on one side at least.
 _FEW = 4
+#: What a tensor that has a counterpart in the benchmark is called, whether or not values could be compared.
+_MATCHED = (Status.COMPARED, Status.STATISTICS_ONLY, Status.NOT_NUMERIC, Status.LAYOUT)
+_UNMATCHED = (Status.NO_BENCHMARK, Status.SIZE_MISMATCH)
 
 
 def check_benchmark_fits(analyses: Sequence[Analysis]) -> None:
@@ -335,9 +338,8 @@ def check_benchmark_fits(analyses: Sequence[Analysis]) -> None:
 def _match_of(analysis: Analysis) -> dict[str, Any] | None:
     """How many tensors match, as fields of a message; None for a benchmark that belongs to the run."""
     root, files = _benchmark_of(analysis)
-    statuses = (Status.COMPARED, Status.NO_BENCHMARK, Status.SIZE_MISMATCH)
-    rows = [row for row in analysis.rows if row.pair.slot and row.status in statuses]
-    matched = [row for row in rows if row.status == Status.COMPARED]
+    rows = [row for row in analysis.rows if row.pair.slot and row.status in (*_MATCHED, *_UNMATCHED)]
+    matched = [row for row in rows if row.status in _MATCHED]
     used = len({row.pair.golden_tensor for row in matched})
     if len(matched) * _FEW >= len(rows) or used * _FEW >= files:
         return None
