@@ -155,7 +155,7 @@ def test_a_click_on_an_op_shows_it(browse: Browse, demo_report: Path) -> None:
     panel = page.text("#panel")
     for key in ("state.wrong", "op.worst", "op.axes", "op.fed_by"):
         assert ENGLISH[f"page.{key}"] in panel
-    assert f"ni {culprit}" in panel
+    assert all(f"precision-tool {word} {culprit}" in panel for word in ("ni", "repro"))
     assert page.page.locator("#panel .histogram svg").count() >= 2
     page.page.click("#panel .links button.link")
     assert page.text("#panel h3") != culprit

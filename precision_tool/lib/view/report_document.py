@@ -180,7 +180,7 @@ class _Result:
             "title": sound(material.title), "file": _path(analysis.path if analysis is not None else ""),
             "npu": _path(material.npu), "golden": _path(material.golden),
             "graph": _path(material.file.path if material.file is not None else ""),
-            "threshold": material.threshold,
+            "threshold": material.threshold, "command": material.command,
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
             "is_recorded": self.network.is_recorded,

@@ -104,7 +104,7 @@ function tensor(result, row, detail, op) {
       ${axes(detail.axes)}${worst(detail)}${detail.too_large ? html`<p class="note">${t('op.too_large')}</p>` : nothing}
       ${['npu', 'golden'].map((side) => (detail[side] ? html`<p class="path"><bdi>${detail[side].path}</bdi></p>` : nothing))}`
     : nothing}
-    ${row >= 0 && isOutput ? commandLine(`pt ${quoted(`${result.ops.name[op]}:${slot}`)}`) : nothing}
+    ${row >= 0 && isOutput ? commandLine(`${result.command} pt ${quoted(`${result.ops.name[op]}:${slot}`)}`) : nothing}
   </details>`;
 }
 
@@ -201,7 +201,8 @@ export function opView(result, op, { show, close, locate }) {
     ${links(result, result.fed[op], 'op.fed_by', show)}
     ${links(result, result.feeds[op], 'op.feeds', show)}
     ${attributes(result, op)}
-    <section><h4>${t('op.commands')}</h4>${commandLine(command)}${ops.placeholder[op] ? nothing : commandLine(repro)}</section>
+    <section><h4>${t('op.commands')}</h4>${commandLine(`${result.command} ${command}`)}${
+      ops.placeholder[op] ? nothing : commandLine(`${result.command} ${repro}`)}</section>
   </div>`;
 }
 
