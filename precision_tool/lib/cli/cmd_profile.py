@@ -25,7 +25,6 @@ from precision_tool.lib.view.profile_screen import profile_json, profile_lines
 
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.pipeline import Diagnosis
-    from precision_tool.lib.diagnose.run_checks import check_benchmark_fits
 
 _FOLDER = "profile"
 _LEARN, _MERGE = "learn", "merge"
@@ -101,6 +100,7 @@ def _judge(session: Session, args: argparse.Namespace, output: Output) -> list[D
     """Compare the run with its benchmark, if it has one, and recompute its ops."""
     from precision_tool.lib.diagnose.comparing import compare
     from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_alone, leaves_of
+    from precision_tool.lib.diagnose.run_checks import check_benchmark_fits
 
     options = DiagnoseOptions(compares=False)
     with ProgressReport(output.err, "comparing") as progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
@@ -34,7 +33,7 @@ def man_page(session: Session, usage: str, about: str, options: Mapping[str, str
         What each option before the command does.
     """
     lines = [
-        f'.TH PRECISION\\-TOOL 1 {_day()} "precision\\-tool {__version__}"',
+        f'.TH PRECISION\\-TOOL 1 {date.today().isoformat()} "precision\\-tool {__version__}"',
         # Lines are broken at blanks only, so that what is copied of one is right; Chinese between any two characters.
         ".nh",
         ".ad l",
@@ -94,12 +93,6 @@ def _entries(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _paragraph(text: str) -> str:
     # A line break would be a blank in Chinese.
     return "\n".join(map(_roff, wrapped(text, _WIDTH))) if cells(text) == len(text) else _roff(text)
-
-
-def _day() -> str:
-    """The day of the build where it gives one, so that a version always has the same page; else today."""
-    built = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return (date.fromtimestamp(int(built)) if built.isdecimal() else date.today()).isoformat()
 
 
 def _roff(text: str) -> str:
