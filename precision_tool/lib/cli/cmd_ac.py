@@ -19,7 +19,7 @@ from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_wit
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.run_checks import Analysis, check_benchmark_fits
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.io.urls import is_remote
@@ -109,8 +109,6 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
-    from precision_tool.lib.diagnose.run_checks import check_benchmark_fits
-
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     missing: NoBenchmarkError | None = None
