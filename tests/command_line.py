@@ -171,27 +171,45 @@ def _started(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Finis
 _READ_AT_START = ("LANG", "LC_", "LD_", "OPENBLAS", "PYTHON")
 
 
+#: What all commands load, and `ac`, which most tests run; what others need they load themselves, as ever.
+_LOADED = (
+    "precision_tool.lib.session",
+    "precision_tool.lib.view.console",
+    "precision_tool.lib.cli.cmd_ac",
+    "precision_tool.lib.diagnose.pipeline",
+    "precision_tool.lib.view.verdict_screen",
+)
+
+
 @cache
-def _tool_server(*_: str | None) -> _ToolServer:
+def _tool_server(*_: str | None) -> ToolServer:
     """The one of this process, and of these values of what it reads at its start."""
-    return _ToolServer()
+    with tempfile.TemporaryDirectory() as folder:
+        return ToolServer(sys.executable, _LOADED, environment(Path(folder)))
 
 
-class _ToolServer:
-    """`tool_server.py` at work: see there."""
+class ToolServerError(Exception):
+    """A server that could not load its modules, and what it printed."""
 
-    def __init__(self) -> None:
+
+class ToolServer:
+    """`tool_server.py` at work: see there. Raises ToolServerError where the modules cannot be loaded."""
+
+    def __init__(self, python: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()  # one request at a time
-        with theirs, tempfile.TemporaryDirectory() as folder:
+        with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, Path(__file__).with_name("tool_server.py"), str(theirs.fileno())],
-                env=environment(Path(folder)),
+                [python, Path(__file__).with_name("tool_server.py"), str(theirs.fileno()), *modules],
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,  # of the kind that its children get; it says nothing itself
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
+        if not self._socket.recv(_ANSWER):
+            self._socket.close()
+            raise ToolServerError(self._process.communicate()[1].decode(errors="replace"))
         atexit.register(self._end)
 
     def _end(self) -> None:
@@ -199,9 +217,11 @@ class _ToolServer:
         self._socket.close()
         self._process.communicate()
 
-    def run(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Finished:
-        """Like `_started` with `python -m precision_tool`."""
-        request = json.dumps({"arguments": arguments, "cwd": str(cwd), "env": env}).encode()
+    def run(
+        self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], *, script: str = "", seconds: float = HANG
+    ) -> Finished:
+        """Like `_started` with `python -m precision_tool`, or with `python SCRIPT`."""
+        request = json.dumps({"script": script, "arguments": arguments, "cwd": str(cwd), "env": env}).encode()
         with self._lock, ExitStack() as stack:
             ends = [os.pipe(), os.pipe()]
             readers = [stack.enter_context(open(read, "rb")) for read, _ in ends]
@@ -212,10 +232,10 @@ class _ToolServer:
                     os.close(write)
             pid = int(self._socket.recv(_ANSWER) or pytest.fail(str(self._process.communicate())))
             try:
-                out, err = _read_all(readers)
+                out, err = _read_all(readers, seconds)
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired([*TOOL, *arguments], HANG) from None
+                raise subprocess.TimeoutExpired([script or "precision_tool", *arguments], seconds) from None
             finally:
                 code = int(self._socket.recv(_ANSWER))
         return Finished(code=code, out=out, err=err)
@@ -225,10 +245,10 @@ class _ToolServer:
 _ANSWER = 100
 
 
-def _read_all(files: Sequence[IO[bytes]]) -> list[str]:
+def _read_all(files: Sequence[IO[bytes]], seconds: float) -> list[str]:
     """What comes out of pipes until they end, line ends as in text files."""
     found = {file.fileno(): bytearray() for file in files}
-    end = time.monotonic() + HANG
+    end = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for file in files:
             selector.register(file, selectors.EVENT_READ)

@@ -8,37 +8,62 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from command_line import ToolServer, ToolServerError
 from vendor import VARIABLE
 
 _SECONDS = 300
 
 
+#: What takes most of the time of a script under msprobe; not msprobe itself, before whose import some scripts change
+#: torch.
+_LOADED = ("torch", "torch._dynamo.convert_frame", "matplotlib.pyplot", "tensorboard.compat.tensorflow_stub", "pandas")
+
+
 @cache
-def _has_torch(python: str) -> bool:
-    run = subprocess.run([python, "-c", "import torch, msprobe"], capture_output=True, timeout=_SECONDS, check=False)
-    return run.returncode == 0
+def _torch_server(python: str) -> ToolServer | None:
+    """A process that has loaded torch, None where that does not work."""
+    try:
+        # Threads of torch's own would not survive a fork.
+        return ToolServer(python, _LOADED, _environment() | {"OMP_NUM_THREADS": "1"})
+    except ToolServerError:
+        return None
 
 
-def run_torch(script: str, folder: Path, *arguments: str) -> str:
-    """Run a script with torch and msprobe in a folder and return what it prints; skips the test without them."""
+def _environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+
+
+def run_torch(script: str | Path, folder: Path, *arguments: str, forked: bool = True) -> str:
+    """Run a script, or its text, with torch and msprobe in a folder and return what it prints; skips without them.
+
+    It is a process of its own, forked from one that has loaded torch, whose frames are at the bottom of its stacks;
+    not so where it is not `forked`.
+    """
     python = os.environ.get(VARIABLE)
-    if not python or not _has_torch(python):
+    server = _torch_server(python) if python else None
+    if not python or server is None:
         reason = f"{VARIABLE} names no Python that has torch and mindstudio-probe: real dumps of msprobe are NOT tested"
         pytest.skip(reason)
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    path = folder / "script.py"  # msprobe records the source lines of files
-    path.write_text(script)
-    run = subprocess.run(
+    if isinstance(script, str):
+        path = folder / "script.py"  # msprobe records the source lines of files
+        path.write_text(script)
+    else:
+        path = script
+    if forked:
+        run = server.run(arguments, folder, _environment(), script=str(path), seconds=_SECONDS)
+        assert run.code == 0, run.out + run.err
+        return run.out
+    done = subprocess.run(
         [python, path, *arguments],
         cwd=folder,
-        env=environment,
+        env=_environment(),
         capture_output=True,
         encoding="utf-8",
         timeout=_SECONDS,
         check=False,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 #: Two steps of a small network under msprobe: OUT TASK LEVEL SUMMARY; tensors go to OUT, the names of APIs are printed.

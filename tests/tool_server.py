@@ -1,11 +1,11 @@
-"""Runs command lines in processes that need not load the tool first: most of what a short command takes.
+"""Runs command lines in processes that need not load what they import first: most of what a short command takes.
 
-    python tool_server.py DESCRIPTOR
+    python tool_server.py DESCRIPTOR MODULE...
 
-A request comes through the socket DESCRIPTOR with the files that are standard output and error. This process, which has
-loaded what `ac` loads, forks; the child becomes `python -m precision_tool`
-with the request's arguments, folder and environment, and ends as such. The answers are its process id, then its exit
-code. See `command_line.tool`.
+It loads the modules and says so through the socket DESCRIPTOR. A request comes through it with the files that are
+standard output and error. This process forks; the child becomes `python -m precision_tool`, or `python SCRIPT` where
+the request names one, with the request's arguments, folder and environment, and ends as such. The answers are its
+process id, then its exit code. See `command_line.tool` and `msprobe_python.run_torch`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,16 @@ import sys
 
 #: Of a request: the arguments and the environment.
 LONGEST = 1 << 17
-#: What all commands load, and `ac`, which most tests run; what others need they load themselves, as ever.
-LOADED = (
-    "precision_tool.lib.session",
-    "precision_tool.lib.view.console",
-    "precision_tool.lib.cli.cmd_ac",
-    "precision_tool.lib.diagnose.pipeline",
-    "precision_tool.lib.view.verdict_screen",
-)
 
 
 def main() -> None:
     """Answers requests until the other end of the socket is closed."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as `lib/cli/app.py` has it
-    for name in LOADED:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as server:
+        server.send(b"loaded")
         while answer(server):
             pass
 
@@ -49,8 +42,12 @@ def answer(server: socket.socket) -> bool:
     pid = os.fork()
     if pid == 0:
         server.close()
-        become(request, *descriptors)
-        runpy.run_module("precision_tool", run_name="__main__", alter_sys=True)  # ends with SystemExit
+        script = become(request, *descriptors)
+        if script:
+            runpy.run_path(script, run_name="__main__")
+        else:
+            runpy.run_module("precision_tool", run_name="__main__", alter_sys=True)
+        sys.exit()
     for descriptor in descriptors:
         os.close(descriptor)
     server.send(str(pid).encode())
@@ -59,8 +56,8 @@ def answer(server: socket.socket) -> bool:
     return True
 
 
-def become(request: bytes, out: int, err: int) -> None:
-    """Gives this process what a new one would be started with."""
+def become(request: bytes, out: int, err: int) -> str:
+    """Gives this process what a new one would be started with, and returns the script that it is to run, if any."""
     asked = json.loads(request)
     for number, descriptor in ((1, out), (2, err)):
         os.dup2(descriptor, number)
@@ -68,8 +65,10 @@ def become(request: bytes, out: int, err: int) -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    script: str = asked["script"]
     sys.argv[1:] = asked["arguments"]
-    sys.path[0] = os.getcwd()  # as -m has it
+    sys.path[0] = os.path.dirname(script) or os.getcwd()  # as -m has it
+    return script
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from command_line import Finished, tool
 VARIABLE = "PRECISION_TOOL_MSPROBE"
 LIBRARY = "libascend_dump_parser.so"
 SOURCE = Path(__file__).resolve().parent / "parity" / "dump_parser.c"
+#: It imports torch if that is there, and writes .pt files with it, which nobody asks for here: most of its time.
+WITHOUT = "without_torch"
 _SECONDS = 120
 
 
@@ -37,6 +39,11 @@ class Ran:
         return found[0]
 
 
+def preset(folder: Path) -> dict[str, str]:
+    """The variables by which it has the library and does without torch, both in `folder`."""
+    return {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(folder / WITHOUT)}
+
+
 class Vendor:
     """Runs msaccucmp with the interpreter that has it."""
 
@@ -48,7 +55,7 @@ class Vendor:
         assert self.script.is_file()
         self.environment: Mapping[str, str] = {
             **{name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ},
-            "LD_LIBRARY_PATH": str(library_folder),
+            **preset(library_folder),
             "OPENBLAS_NUM_THREADS": "1",
         }
 
@@ -85,6 +92,8 @@ def find_vendor(folder: Path) -> Vendor:
     library = folder / LIBRARY
     build = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
     subprocess.run(build, check=True, timeout=_SECONDS)
+    (folder / WITHOUT).mkdir()
+    (folder / WITHOUT / "torch.py").write_text('raise ImportError("not for these tests")\n')
     return Vendor(python, folder)
 
 
@@ -94,9 +103,10 @@ def installed(vendor: Vendor, root: Path) -> dict[str, str]:
     script = home / "tools" / "operator_cmp" / "compare" / "msaccucmp.py"
     script.parent.mkdir(parents=True)
     script.symlink_to(vendor.script)
-    library = vendor.environment["LD_LIBRARY_PATH"]
-    assert Path(library, LIBRARY).is_file()
-    (home.parent / "set_env.sh").write_text(f"export LD_LIBRARY_PATH='{library}'\n")
+    library = Path(vendor.environment["LD_LIBRARY_PATH"])
+    assert (library / LIBRARY).is_file()
+    exports = (f"export {name}='{value}'\n" for name, value in preset(library).items())
+    (home.parent / "set_env.sh").write_text("".join(exports))
     return {"PRECISION_TOOL_CMD_ROOT_PATH": str(root), "PRECISION_TOOL_PYTHON": vendor.python}
 
 

@@ -147,7 +147,7 @@ def test_it_finds(read: Callable[[str], None], kind: str, monkeypatch: pytest.Mo
     # On a slow machine making so much memory takes more than a second of its own, and any input waits for its turn.
     monkeypatch.setattr(worker, "HANG", 2.0 if kind == "hang" else 60.0)
     monkeypatch.setattr(worker, "SLOW", 1.0 if kind == "slow" else 60.0)
-    monkeypatch.setattr(worker, "WAIT", 15.0 if kind == "hang: waits" else 120.0)
+    monkeypatch.setattr(worker, "WAIT", 6.0 if kind == "hang: waits" else 120.0)
     reader = Reader(read=no_reasons(read), files=lambda folder: [], mutations=())
     tally = try_inputs(reader, lambda number: b"%d" % number, range(6))
     (finding,) = tally.findings

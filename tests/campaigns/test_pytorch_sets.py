@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from command_line import HANG
+from msprobe_python import run_torch
 from pytorch.sets import KERNELS, NETWORKS, OTHER_SIDES, PRECISIONS, plans
-from vendor import VARIABLE
 
 SCRIPT = Path(__file__).resolve().parent / "simulate_pytorch.py"
 
@@ -27,23 +24,10 @@ def test_sets_are_drawn_alike_and_have_all_kinds() -> None:
     assert all(set(plan.steps) <= {0, 1} and plan.since in plan.steps for plan in listed)
 
 
-def _torch_python() -> str:
-    """The Python that has msprobe with all that it needs, which is more than its tools for tables need."""
-    python = os.environ.get(VARIABLE, "")
-    asked = [python, "-c", "import msprobe.pytorch"]
-    if not python or subprocess.run(asked, capture_output=True, timeout=HANG, check=False).returncode:
-        pytest.skip(f"{VARIABLE} names no Python with PyTorch and msprobe")
-    return python
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["block", "gradient_block", "weights"])
 def test_a_fault_is_where_its_truth_says(tmp_path: Path, fault: str) -> None:
-    run = subprocess.run(
-        [_torch_python(), SCRIPT, tmp_path, "--count", "1", "--seed", "7", "--clean", "0", "--fault", fault],
-        capture_output=True, encoding="utf-8", timeout=5 * HANG, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_torch(SCRIPT, tmp_path, str(tmp_path), "--count", "1", "--seed", "7", "--clean", "0", "--fault", fault)
     truth = json.loads((tmp_path / "truth/t000.json").read_text())
     assert truth["cause"] == ("weights" if fault == "weights" else "kernel")
     for side in ("npu", "gpu"):

@@ -169,18 +169,16 @@ def test_another_data_folder(tree: SmallTree, tmp_path: Path) -> None:
     assert result_files(tmp_path / "other run")
     assert not result_files(tree.root)
     for word in ("data", "--data", "precision-tool --data"):
-        run = piped(f"{word} 'other run' vcs -l 1\nset data\n{word} 'other run'\nset data\n", tmp_path)
+        lines = f"{word} 'other run' vcs -l 1\nset data\n{word} 'other run'\nset data\n{word} elsewhere\n"
+        run = piped(lines, tmp_path, code=2)
         assert re.findall("data +(precision_data|other run) +the", run.stdout) == ["precision_data", "other run"]
-        assert "no such data folder" in piped(f"{word} elsewhere\n", tmp_path, code=2).stderr
+        assert "no such data folder" in run.stderr
     inside = tmp_path / "parent" / "precision_data"
     shutil.copytree(tmp_path / "other run", inside)
     for word in ("data", "set data"):
-        asked = piped(f"{word} parent\nvcs\n", tmp_path, code=2)
+        asked = piped(f"{word} parent\nvcs\n{word} 'other run' run ls\n", tmp_path, code=2)
         assert "this looks like one: set data parent/precision_data\n" in asked.stderr
-    assert (
-        "not a command that can run on another data folder"
-        in piped("data 'other run' run ls\n", tmp_path, code=2).stderr
-    )
+        assert ("not a command that can run on another data folder" in asked.stderr) == (word == "data")
 
 
 def test_every_knob_is_a_setting_and_is_checked(open_prompt: Open, capsys: pytest.CaptureFixture[str]) -> None:

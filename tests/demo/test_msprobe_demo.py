@@ -95,7 +95,7 @@ def test_it_is_what_msprobe_records_of_the_program(side: str, tmp_path: Path) ->
     generate_msprobe(tmp_path / "demo", fault=False)
     ours = tmp_path / "demo" / side / LEAF
     tensors = ours / "dump_tensor_data"
-    run_torch(program(), tmp_path, str(tmp_path / "real"), SIDES[side], "cpu", str(tensors))
+    run_torch(program(), tmp_path, str(tmp_path / "real"), SIDES[side], "cpu", str(tensors), forked=False)
     real = tmp_path / "real" / LEAF
     texts = {
         leaf: {name: (leaf / f"{name}.json").read_text() for name in ("dump", "stack", "construct")}
