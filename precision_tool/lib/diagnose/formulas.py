@@ -255,18 +255,19 @@ class Formula:
         plain = None if make is None else lambda: make().unshaped(rows)
         return replace(self, stages=tuple(stages), plain=plain)
 
-    def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
+    def run(self, inputs: Mapping[int, Input], stored: str = "", *, only_values: bool = False) -> dict[int, Output]:
         """Return the results by output slot. With `stored` every stage's result is rounded to that type.
 
-        `stored` may be `HF32_INSIDE` or `IMPRECISE_INSIDE` too. NotComputedError says why there are none.
+        `stored` may be `HF32_INSIDE` or `IMPRECISE_INSIDE` too. With `only_values` results need not tell their
+        rounding, which is as much work as sums of products. NotComputedError says why there are none.
         """
         done: list[Sequence[Output | None]] = []
         inputs = {**inputs, **self.lent}
         put_out = {ref.stage or 0 for ref in self.outputs.values()}
         for number, stage in enumerate(self.stages):
             args = arguments(stage, inputs, done)
-            only_values = number not in put_out and stored not in _PERTURBED
-            done.append(run_stage(stage, args, stored, only_values=only_values))
+            is_bare = only_values or (number not in put_out and stored not in _PERTURBED)
+            done.append(run_stage(stage, args, stored, only_values=is_bare))
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
