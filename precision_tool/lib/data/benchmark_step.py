@@ -44,6 +44,8 @@ _READ, _HANDLE = "ReadVariableOp", "VarHandleOp"
 _FOLDED = re.compile(r"(?P<op>.+)__[0-9]{1,9}__cf__(?P<number>[0-9]{1,9})", re.DOTALL)
 #: The name that a session gives to what is fed in the place of an output.
 _FED = re.compile(r"_arg_(?P<op>.+)_(?P<slot>[0-9]{1,6})_[0-9]{1,9}", re.DOTALL)
+#: Ops that put out what they are fed, in another shape at most. Runs have no dump of them, and look through them.
+_PASSES_ON = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "ReadVariableOp"})
 #: What initialises a variable, if it is given nothing that the step computes.
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 
@@ -205,6 +207,8 @@ class _Step:
                 is_its_own = op.name not in ambiguous or side.has_real_name(op.name, slot)
                 if golden_file is not None and is_its_own:
                     listed[slot] = golden_file
+        #: Ops that read a variable after it was updated.
+        self._late: set[str] = set()
         self._readers: dict[str, list[Op]] = {}
         for op in self._ops:
             for edge in _data_edges(op):
@@ -257,10 +261,26 @@ class _Step:
         graph = Graph(name=self._graph.name, ops=tuple(ops), attrs=self._graph.attrs)
         leaf = DumpLeaf(path=self._side.root, files=tuple(self._dump_files(ops)))
         file = GraphFile(path=self._file.path, graphs=(graph,), notes=self._file.notes)
-        return BenchmarkStep(file=file, leaf=leaf, side=self._side, notes=(*self._side.notes, *file.notes))
+        notes = (*self._side.notes, *file.notes)
+        without = [op.name for op in ops if not self._files[op.name] and self._is_removed(op)]
+        if without:
+            notes = (*notes, Message("note.data.optimized_away", count=len(without), first=without[0]))
+        return BenchmarkStep(file=file, leaf=leaf, side=self._side, notes=notes)
+
+    @staticmethod
+    def _is_removed(op: Op) -> bool:
+        """Return whether an op without tensors computed something, if TensorFlow did not take it out."""
+        return (
+            not updated_inputs(op.type) and op.type not in _PASSES_ON | _CONSTANTS and table.find(op.type) is not None
+        )
 
     def _dump_files(self, ops: Iterable[Op]) -> Iterator[DumpFile]:
+        """Yield the tensors by op; of what is only passed on that which was put out first."""
+        is_there = {(name, index) for name, files in self._files.items() for index in files}
         for op in ops:
+            passed = next(_data_edges(op), None) if op.type in _PASSES_ON and op.name not in self._late else None
+            if passed is not None and (passed.producer, passed.index) in is_there:
+                continue
             for index, golden in sorted(self._files[op.name].items()):
                 name = DumpName(op_type=op.type, op_name=flatten(op.name), task_id=0, timestamp=golden.timestamp)
                 yield DumpFile(path=golden.path, name=name, output=index)
@@ -284,14 +304,16 @@ class _Step:
         changed: set[str] = set()
         for op in self._ops:
             handles = {edge.producer for edge in _data_edges(op)}
-            if op.type == _READ:
-                for name in handles - changed - files.keys():
+            if updated_inputs(op.type):
+                changed |= {name for name in handles if name in self._by_name and self._is_given(self._by_name[name])}
+            elif op.type in _PASSES_ON and handles & changed:
+                self._late.add(op.name)
+            elif op.type == _READ:
+                for name in handles - files.keys():
                     handle = self._by_name.get(name)
                     golden = self._files[op.name].get(0)
                     if handle is not None and golden is not None and not self._files[name] and self._is_handle(handle):
                         files[name] = {0: golden}
-            elif updated_inputs(op.type):
-                changed |= handles
         return files
 
     # --- which ops ran ---
