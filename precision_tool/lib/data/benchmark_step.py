@@ -252,8 +252,11 @@ class _Step:
         return max(graphs, key=lambda graph: len(dumped & {flatten(op.name) for op in graph.ops}))
 
     def build(self) -> BenchmarkStep:
-        self._files |= self._variables()
-        kept = self._of_the_step()
+        dumped = {name for name, files in self._files.items() if files}
+        setup = self._only_for_setup(dumped)
+        updates = {op.name for op in self._ops if op.name not in setup and self._is_update(op, dumped)}
+        kept = self._with_what_they_read(updates | dumped - setup)
+        self._files |= self._variables(updates)
         outputs = {op.name: self._descs(op) for op in self._ops if op.name in kept}
         ops = [
             described(self._as_variable(op), outputs) for op in self._ops if op.name in kept
@@ -298,13 +301,13 @@ class _Step:
     def _as_variable(self, op: Op) -> Op:
         return replace(op, type=_HANDLE) if op.type in _PLACEHOLDERS and self._is_handle(op) else op
 
-    def _variables(self) -> dict[str, dict[int, BenchmarkFile]]:
+    def _variables(self, updates: set[str]) -> dict[str, dict[int, BenchmarkFile]]:
         """Return what variables were before the step: what first reads them, before anything changes them."""
         files: dict[str, dict[int, BenchmarkFile]] = {}
         changed: set[str] = set()
         for op in self._ops:
             handles = {edge.producer for edge in _data_edges(op)}
-            if updated_inputs(op.type):
+            if op.name in updates:
                 changed |= {name for name in handles if name in self._by_name and self._is_given(self._by_name[name])}
             elif op.type in _PASSES_ON and handles & changed:
                 self._late.add(op.name)
@@ -318,13 +321,10 @@ class _Step:
 
     # --- which ops ran ---
 
-    def _of_the_step(self) -> set[str]:
-        """Return the ops that ran in the step: those with tensors, what these read, and updates of variables."""
-        dumped = {op.name for op in self._ops if self._files[op.name]}
-        setup = self._only_for_setup(dumped)
+    def _with_what_they_read(self, names: set[str]) -> set[str]:
+        """Return ops, and all whose outputs reach them."""
         kept: set[str] = set()
-        waiting = [name for name in dumped if name not in setup]
-        waiting += [op.name for op in self._ops if op.name not in setup and self._is_update(op, dumped)]
+        waiting = list(names)
         while waiting:
             name = waiting.pop()
             if name not in kept:
@@ -334,9 +334,11 @@ class _Step:
         return kept
 
     def _is_update(self, op: Op, dumped: set[str]) -> bool:
-        """Return whether an op without outputs changed a variable by something that was computed in the step."""
+        """Return whether an op changed a variable in the step: it was dumped, or what it is computed of was."""
         if not updated_inputs(op.type):
             return False
+        if op.name in dumped:
+            return True
         producers = [self._by_name.get(edge.producer) for edge in _data_edges(op)]
         read = [each for each in producers if each is not None and not self._is_given(each)]
         return bool(read) and all(each.name in dumped for each in read)
