@@ -134,6 +134,30 @@ def test_ops_that_tensorflow_removed(space: Workspace) -> None:
     assert (note.kind, note.fields["count"], note.fields["first"]) == ("note.data.optimized_away", 2, "fc/same")
 
 
+def test_a_branch_that_was_not_taken(space: Workspace) -> None:
+    """tfdbg dumps what ran: of a Switch one output, and nothing behind the other."""
+    branches = (
+        node("train?", "Placeholder", (), {"dtype": "type: DT_BOOL"})
+        + node("cond/Switch", "Switch", ["fc/MatMul", "train?"], _T)
+        + node("cond/no", "Relu", ["cond/Switch"], _T)
+        + node("cond/yes", "Square", ["cond/Switch:1"], _T)
+        + node("cond/Merge", "Merge", ["cond/no", "cond/yes"], _T)
+        + node("after", "Neg", ["cond/Merge"], _T)
+    )
+    write_graph(space.tf_graph_dir / "session.pb", GRAPH + branches)
+    (product,) = (np.load(path) for path in space.tf_dump_dir.glob("fc_MatMul.*"))
+    squares = product**2
+    tensors = {"_arg_train?_0_1": np.array(True), "cond_yes": squares, "cond_Merge": squares, "after": -squares}
+    for name, array in tensors.items():
+        write_golden(space.tf_dump_dir, name, 0, array)
+    write_golden(space.tf_dump_dir, "cond_Switch", 1, product)
+    step = benchmark_step(space)
+    assert "cond/no" not in {op.name for op in step.file.ops}
+    states = recomputed(step)
+    assert {states[name] for name in ("cond/Switch", "cond/yes", "after")} == {State.RIGHT}
+    assert step.notes == ()
+
+
 def test_the_graph_that_has_the_ops(space: Workspace, tmp_path: Path) -> None:
     write_graph(space.tf_graph_dir / "a_part.pbtxt", GRAPH.split("\n", 1)[0])
     (space.tf_graph_dir / "broken.meta").write_bytes(b"\x0a\x50")

@@ -46,6 +46,8 @@ _FOLDED = re.compile(r"(?P<op>.+)__[0-9]{1,9}__cf__(?P<number>[0-9]{1,9})", re.D
 _FED = re.compile(r"_arg_(?P<op>.+)_(?P<slot>[0-9]{1,6})_[0-9]{1,9}", re.DOTALL)
 #: Ops that put out what they are fed, in another shape at most. Runs have no dump of them, and look through them.
 _PASSES_ON = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "ReadVariableOp"})
+#: Ops that put out the input that comes: that of the branch that ran, or of a loop.
+_JOINS = frozenset({"Merge", "RefMerge"})
 #: What initialises a variable, if it is given nothing that the step computes.
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 
@@ -184,7 +186,6 @@ class _Step:
         self._file = file
         self._graph = self._with_most_ops(file.graphs)
         self._ops = self._graph.ops
-        self._by_name = self._graph.by_name
         slots: dict[str, set[int]] = {}
         for golden in side.files:
             slots.setdefault(golden.op_name, set()).add(golden.index)
@@ -207,6 +208,8 @@ class _Step:
                 is_its_own = op.name not in ambiguous or side.has_real_name(op.name, slot)
                 if golden_file is not None and is_its_own:
                     listed[slot] = golden_file
+        self._ops = tuple(map(self._as_it_ran, self._ops))
+        self._by_name = {op.name: op for op in reversed(self._ops)}
         #: Ops that read a variable after it was updated.
         self._late: set[str] = set()
         self._readers: dict[str, list[Op]] = {}
@@ -217,8 +220,14 @@ class _Step:
             flat = flatten(op.name)
             if not self._files[op.name] and op.name not in ambiguous:
                 self._files[op.name] = fed.get(flat) or self._outputs_of(op, folded.get(flat, []))
-
         self._files |= self._merged()
+
+    def _as_it_ran(self, op: Op) -> Op:
+        """Return what joins two branches as passing on that of the branch that ran."""
+        taken = [edge for edge in _data_edges(op) if edge.index in self._files.get(edge.producer, {})]
+        if op.type not in _JOINS or len(taken) != 1 or len(op.inputs) == 1:
+            return op
+        return replace(op, type="Identity", inputs=(taken[0],))
 
     def _merged(self) -> dict[str, dict[int, BenchmarkFile]]:
         """Return the tensors of ops that TensorFlow merged into others, which compute the same of the same inputs."""

@@ -55,7 +55,7 @@ def exact_output(array: Array) -> Outputs:
 
 @op(
     "Identity", "TransData", "TransDataRNN", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics",
-    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove",
+    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove", "EnsureShape",
     kind=Kind.EXACT, inputs=("x",),
 )  # fmt: skip
 def identity(call: Call) -> Outputs:
@@ -67,6 +67,13 @@ def identity(call: Call) -> Outputs:
 def identities(call: Call) -> Outputs:
     """All inputs."""
     return [Output(array=needed(call, slot).array) for slot in range(len(call.inputs))]
+
+
+@op("Switch", "RefSwitch", kind=Kind.EXACT, inputs=("data", "pred"))
+def switch(call: Call) -> Outputs:
+    """The input as the second output if it is to go that way, else as the first; the other one is not computed."""
+    taken = Output(array=needed(call, 0).array)
+    return [None, taken] if typed(call, 1, "b").all() else [taken, None]
 
 
 _WHOLE = {name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")}
