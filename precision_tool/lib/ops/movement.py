@@ -55,7 +55,7 @@ def exact_output(array: Array) -> Outputs:
 
 @op(
     "Identity", "TransData", "TransDataRNN", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics",
-    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove",
+    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove", "EnsureShape",
     kind=Kind.EXACT, inputs=("x",),
 )  # fmt: skip
 def identity(call: Call) -> Outputs:
@@ -67,6 +67,13 @@ def identity(call: Call) -> Outputs:
 def identities(call: Call) -> Outputs:
     """All inputs."""
     return [Output(array=needed(call, slot).array) for slot in range(len(call.inputs))]
+
+
+@op("Switch", "RefSwitch", kind=Kind.EXACT, inputs=("data", "pred"))
+def switch(call: Call) -> Outputs:
+    """The input as the second output if it is to go that way, else as the first; the other one is not computed."""
+    taken = Output(array=needed(call, 0).array)
+    return [None, taken] if typed(call, 1, "b").all() else [taken, None]
 
 
 _WHOLE = {name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")}
@@ -168,6 +175,48 @@ def size_of(call: Call) -> Outputs:
 def rank_of(call: Call) -> Outputs:
     """The number of axes."""
     return exact_output(np.array(needed(call, 0).array.ndim, np.int64))
+
+
+@op("BroadcastGradientArgs", kind=Kind.EXACT, inputs=("s0", "s1"))
+def axes_of_broadcasting(call: Call) -> Outputs:
+    """The axes over which each of two gradients is summed, from the shapes of what was broadcast."""
+    shapes = [required_numbers(call, f"s{slot}", slot=slot) for slot in (0, 1)]
+    rank = max(map(len, shapes))
+    if shapes[0] == shapes[1]:
+        return [Output(array=np.zeros(0, np.int64))] * 2
+    longer = [[1] * (rank - len(shape)) + shape for shape in shapes]
+    return [Output(array=np.array([axis for axis in range(rank) if shape[axis] == 1], np.int64)) for shape in longer]
+
+
+@op("InvertPermutation", kind=Kind.EXACT, inputs=("x",))
+def inverse_permutation(call: Call) -> Outputs:
+    """The order that takes back what an order of axes makes."""
+    return exact_output(np.argsort(np.array(required_numbers(call, "x", slot=0), np.int64), kind="stable"))
+
+
+@op("ConcatOffset", kind=Kind.EXACT, inputs=("concat_dim", "x"))
+def offsets_in_concatenation(call: Call) -> Outputs:
+    """Where each of several tensors begins in all of them behind one another, from their shapes."""
+    shapes = [required_numbers(call, f"x{slot}", slot=slot) for slot in range(1, len(call.inputs))]
+    axis = axis_of(call, single_number(call, "concat_dim", slot=0), len(shapes[0]))
+    offsets = np.zeros((len(shapes), len(shapes[0])), np.int64)
+    offsets[1:, axis] = np.cumsum([shape[axis] for shape in shapes[:-1]])
+    return [Output(array=row) for row in offsets]
+
+
+@op("DynamicStitch", "ParallelDynamicStitch", kind=Kind.EXACT, inputs=("indices", "x"))
+def stitched(call: Call) -> Outputs:
+    """Rows of several tensors at the places that as many lists say; of two at one place the later counts."""
+    count = len(call.inputs) // 2
+    places = [typed(call, slot, "iu") for slot in range(count)]
+    rows = [needed(call, slot).array for slot in range(count, 2 * count)]
+    shape = rows[0].shape[places[0].ndim :]
+    number = max((int(each.max()) + 1 for each in places if each.size), default=0)
+    check_size((number, *shape))
+    y = np.zeros((number, *shape), rows[0].dtype)
+    for each, part in zip(places, rows, strict=True):
+        y[each.reshape(-1)] = part.reshape(-1, *shape)
+    return exact_output(y)
 
 
 def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
