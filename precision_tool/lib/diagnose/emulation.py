@@ -205,11 +205,20 @@ class StepEmulator:
 
     @cached_property
     def loss(self) -> Root | None:
-        """The loss: of the numbers that the forward pass puts out that on which most ops act; None without any."""
+        """The loss: of the numbers that the forward pass puts out that on which most ops act; None without any.
+
+        What is made of gradients, as their norm for clipping, is no loss; of recorded calls, whose gradients are passed
+        on in ways that are not recorded, what is called behind the first backward.
+        """
         ancestors: dict[int, set[int]] = {}
+        behind: set[int] = set()
         best: tuple[int, int, Root] | None = None
         for number, op in enumerate(self.ops):
-            if is_gradient(op) or updated_inputs(op.type):
+            if is_gradient(op) and op.recorded is not None:
+                break
+            is_behind = any(id(root.op) in behind for root in self.values.producers(op))
+            if is_behind or is_gradient(op) or updated_inputs(op.type):
+                behind.add(id(op))
                 continue
             above = {number}
             for root in self.values.producers(op):
@@ -315,7 +324,9 @@ class StepEmulator:
                 formulas = self.recomputer.candidates.formulas(op, op_inputs, recorded, no_search=no_search)
                 for number, formula in enumerate(islice(formulas, _MAX_FORMULAS)):
                     try:
-                        distance = _distance(formula.run(op_inputs.inputs), recorded)
+                        distance = _distance(formula.run(op_inputs.inputs, only_values=True), recorded)
+                        if distance > _UNLIKE / 4:  # what rounding explains costs as much again to know
+                            distance = _distance(formula.run(op_inputs.inputs), recorded)
                     except FORMULA_ERRORS as error:
                         reason = reason_of(error)
                         continue
@@ -441,16 +452,7 @@ class StepEmulator:
                 op_inputs = self.inputs_of(op, changed)
                 if op_inputs.missing:
                     return next(iter(op_inputs.missing.values()))
-                scale = scale_of(op)
-                if rounding.inputs:
-                    op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
-                unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)
-                if rounding.keeps_error or id(op) in self.unlike:
-                    unrounded = self._with_error(op, unrounded)
-                outputs = {
-                    slot: stored_in(array, rounding.output or self.dtype_of(Root(op, slot)), scale)
-                    for slot, array in unrounded.items()
-                }
+                return self._compute(op, op_inputs, rounding, scale_of)
         except (NotComputedError, NoValueError) as error:
             return error.reason
         except PrecisionToolError as error:
@@ -459,7 +461,40 @@ class StepEmulator:
             return Message("reason.out_of_memory")
         except FORMULA_ERRORS as error:
             return reason_of(error)
+
+    def _compute(self, op: Op, op_inputs: OpInputs, rounding: Rounding, scale_of: Callable[[Op], float]) -> Computed:
+        if rounding.inputs:
+            op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
+        unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)
+        if rounding.keeps_error or id(op) in self.unlike:
+            unrounded = self._with_error(op, unrounded)
+        scale = scale_of(op)
+        outputs = {
+            slot: stored_in(array, rounding.output or self.dtype_of(Root(op, slot)), scale)
+            for slot, array in unrounded.items()
+        }
         return Computed(op=op, inputs=op_inputs.inputs, outputs=outputs, unrounded=unrounded)
+
+    def again(
+        self, computed: Computed, rounding: Rounding, scale_of: Callable[[Op], float] = lambda op: 1.0
+    ) -> Computed | None:
+        """Compute an op of an emulation again, from the same inputs in another type; None where it does not compute."""
+        try:
+            with np.errstate(all="ignore"), self.values.reading():
+                return self._compute(computed.op, OpInputs(inputs=dict(computed.inputs)), rounding, scale_of)
+        except (*FORMULA_ERRORS, NoValueError, PrecisionToolError, MemoryError):
+            return None
+
+    def results(self, op: Op) -> dict[int, Output]:
+        """Return what the formula of an op makes of its recorded inputs, with what bounds the rounding; {} without."""
+        try:
+            with np.errstate(all="ignore"), self.values.reading():
+                if self.check(op) is not None:
+                    return {}
+                op_inputs = self.inputs_of(op)
+                return dict(self._formula(op, op_inputs).run(op_inputs.inputs))
+        except (*FORMULA_ERRORS, NoValueError, PrecisionToolError, MemoryError):
+            return {}
 
     def _rounded_inputs(
         self, op: Op, inputs: Mapping[int, Input], dtype: str, scale_of: Callable[[Op], float]
