@@ -37,6 +37,7 @@ STAY: dict[str, tuple[int | None, str]] = {
     "io/opdebug.py": (1, "the name of a unit of the chip"),
     "io/readers.py": (2, "names of columns"),
     "io/remote.py": (1, "looked for in what the SSH library says"),
+    "io/tf_graph.py": (None, "fields of messages and their types"),
     "io/tfdbg_files.py": (1, "the header of an .npy file"),
     "model/pytorch.py": (2, "names of types"),
     "model/wording.py": (1, "stands where the name of a pass does"),

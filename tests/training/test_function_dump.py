@@ -297,7 +297,7 @@ def large(x):
 resource.setrlimit(resource.RLIMIT_FSIZE, (100000, resource.RLIM_INFINITY))
 full = refusal(lambda: npu_tf_config.function_dump(large)(tf.ones([50000])))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert there() == tensors and sorted(os.listdir("precision_data/tf")) == ["dump", "passport.json"]
+assert there() == tensors and sorted(os.listdir("precision_data/tf")) == ["dump", "graph", "passport.json"]
 assert variable.numpy() == 1.0, "the step itself is done"
 
 untraced = refusal(lambda: npu_tf_config.function_dump(lambda x: float(x.numpy().sum()))(x))
@@ -326,7 +326,10 @@ def test_a_call_of_a_function(tmp_path: Path) -> None:
     np.testing.assert_array_equal(method["update.0"], given["after"])
     # Of a variable only its last assignment is known, and of one that a branch may change none. npu_device's graph has
     # no op that reads it.
-    assert set(method) - set(names) == {"update.0"}
+    # What stands for a variable has the tensor that the variable was before the step.
+    before = method["product_ReadVariableOp_resource.0"]
+    np.testing.assert_array_equal(before, given["before"])
+    assert set(method) - set(names) == {"update.0", "product_ReadVariableOp_resource.0", "unknown_resource.0"}
     missing = {name for name in set(names) - set(method) if not name.startswith("Identity")}
     # npu_device leaves what it traced of `branching` before that failed.
     assert missing == {"Const.0", "Sum.0", "Greater_y.0", "Greater.0"}

@@ -83,6 +83,9 @@ def _unclear(op_name: str, file: DumpFile, reason: Message) -> DumpedOp:
 
 def open_dump(file: DumpFile) -> OpDump:
     """Return the tensors of a dump file. Errors as of `open_op_dump`."""
+    if file.output is not None:
+        dump = open_op_dump(file.path)
+        return replace(dump, outputs=(*[None] * file.output, *dump.outputs[:1]))
     return read_entry(file) if file.entries else open_op_dump(file.path)
 
 
@@ -352,18 +355,25 @@ class GoldenFiles(BenchmarkSide):
             return Missing(Message("row.data.no_tensor", op=op_name, index=index))
         if (op_name, index) in self._benchmark.alike:
             return Missing(Message("row.data.spelled_alike", op=op_name, index=index))
-        return self._open(file)
+        return self.open(file)
 
     def output_of(self, real_name: str, index: int) -> Found:
         """The golden tensor of an op's output, by the real name where the benchmark has these."""
         file = self._benchmark.by_real_name.get((real_name, index))
-        return self._open(file) if file is not None else self.output(flatten(real_name), index)
+        return self.open(file) if file is not None else self.output(flatten(real_name), index)
 
     def has_real_name(self, real_name: str, index: int) -> bool:
         """Return whether the benchmark has the tensor by its op's real name."""
         return (real_name, index) in self._benchmark.by_real_name
 
-    def _open(self, file: BenchmarkFile) -> Found:
+    def file_of(self, real_name: str, index: int) -> BenchmarkFile | None:
+        """The file of an op's output; None where there is none, or nothing tells which op's it is."""
+        if self._benchmark.by_real_name:
+            return self._benchmark.by_real_name.get((real_name, index))
+        return self._benchmark.files.get((flatten(real_name), index))
+
+    def open(self, file: BenchmarkFile) -> Found:
+        """The tensor of a file, whose values are read when they are used; why there is none."""
         cached = self._opened.get(file)
         if cached is not None:
             return cached[0]

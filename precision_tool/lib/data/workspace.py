@@ -156,6 +156,11 @@ class Workspace:
         return self.root / "tf" / "dump"
 
     @property
+    def tf_graph_dir(self) -> Path:
+        """TensorFlow's graphs of the steps whose tensors are the benchmark's."""
+        return self.root / "tf" / "graph"
+
+    @property
     def tf_checkpoint_dir(self) -> Path:
         """Saved checkpoints `ckpt*`."""
         return self.root / "tf" / "checkpoints"

@@ -663,7 +663,15 @@ class RunValues:
             except NoValueError:
                 continue
             return Loaded(loaded, "producer" if slot.side == "output" else "reader", slot, tensor)
-        return None
+        return self._empty(root)
+
+    def _empty(self, root: Root) -> Loaded | None:
+        """Return a tensor that an op put out without any elements; None for any other."""
+        slot = self.output_slot(root)
+        tensor = self.tensor_at(slot)
+        if not isinstance(tensor, Tensor) or 0 not in tensor.shape or tensor.layout not in ("", "ND"):
+            return None
+        return Loaded(Input(array=np.zeros(tensor.shape), dtype=tensor.dtype), "producer", slot, tensor)
 
     def load_benchmark(self, root: Root, rows: Rows | None = None) -> Loaded | None:
         """Return a tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
@@ -674,7 +682,16 @@ class RunValues:
         if golden is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
             reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
             golden = next((loaded for loaded in reads if loaded is not None), None)
-        return golden
+        return golden or self._declared(root, rows)
+
+    def _declared(self, root: Root, rows: Rows | None) -> Loaded | None:
+        """Return a constant of TensorFlow's graph as that has it; None for any other op."""
+        value = root.op.attrs.get("value") if root.op.type in CONSTANT_TYPES and not root.index else None
+        if not isinstance(value, np.ndarray):
+            return None
+        array = value.astype(np.float64) if value.dtype.kind == "f" else value
+        dtype = str(root.op.attrs.get("dtype") or value.dtype.name)
+        return Loaded(Input(array=array if rows is None else rows.of(array), dtype=dtype), "benchmark")
 
     def load_benchmark_input(self, slot: Slot, rows: Rows | None = None) -> Loaded | None:
         """Return an input as the benchmark has it: of a recorded call its own, else what put it out."""

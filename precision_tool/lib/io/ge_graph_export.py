@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from precision_tool.lib.io.ge_graph import Node, Scalars, graph_nodes, graph_tree, is_json, read_graph_bytes
-from precision_tool.lib.io.om_file import ENUMS, MESSAGES, Field
+from precision_tool.lib.io.om_file import ENUMS, MESSAGES
+from precision_tool.lib.io.proto_messages import Field
 from precision_tool.lib.io.proto_text import escape, paused_gc
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError

@@ -10,35 +10,12 @@ from typing import Any
 
 from precision_tool.lib.io.data_types import BY_CODE
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.proto_messages import Schema
 from precision_tool.lib.io.stores import StoredFile
-from precision_tool.lib.io.wire import FIXED32, LENGTH, VARINT, WireReader
+from precision_tool.lib.io.wire import WireReader
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 
-#: Kinds of fields that are numbers on the wire, and the one that is a message's name.
-INTEGERS = ("int", "uint", "bool", "dtype", "val_type")
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a message. `kind` is a scalar's, an enum's or the name of a message.
-
-    Fields of a oneof are there even when they are zero; others are not.
-    """
-
-    name: str
-    number: int
-    kind: str
-    is_repeated: bool
-    is_oneof: bool
-
-    @property
-    def is_message(self) -> bool:
-        """True if its values are blocks."""
-        return self.kind in MESSAGES
-
-
-#: message → fields "name number kind", `*` before a repeated kind, `?` before one of a oneof.
 _LINES = {
     "ModelDef": "name 1 string/version 2 uint/custom_version 3 string/graph 7 *GraphDef/attr 11 *AttrEntry",
     "GraphDef": "name 1 string/input 4 *string/output 5 *string/op 6 *OpDef/attr 11 *AttrEntry",
@@ -67,20 +44,6 @@ _LINES = {
 }
 
 
-def _fields(lines: str) -> dict[str, Field]:
-    fields = {}
-    for line in lines.split("/"):
-        name, number, kind = line.split()
-        fields[name] = Field(name, int(number), kind.lstrip("*?"), kind[0] == "*", kind[0] == "?")
-    return fields
-
-
-#: message → its fields by name.
-MESSAGES: dict[str, dict[str, Field]] = {name: _fields(lines) for name, lines in _LINES.items()}
-#: message → its fields by number.
-BY_NUMBER: dict[str, dict[int, Field]] = {
-    name: {field.number: field for field in fields.values()} for name, fields in MESSAGES.items()
-}
 _LIST_TYPES = (
     "VT_LIST_NONE", "VT_LIST_STRING", "VT_LIST_INT", "VT_LIST_FLOAT", "VT_LIST_BOOL", "VT_LIST_BYTES",
     "VT_LIST_TENSOR_DESC", "VT_LIST_TENSOR", "VT_LIST_GRAPH", "VT_LIST_NAMED_ATTRS", "VT_LIST_DATA_TYPE",
@@ -90,6 +53,9 @@ ENUMS: dict[str, dict[int, str]] = {
     "dtype": {code: row.ge_name for code, row in BY_CODE.items()},
     "val_type": dict(enumerate(_LIST_TYPES)),
 }
+_SCHEMA = Schema(_LINES, ENUMS, deep="io.om.deep", field="io.om.field")
+#: message → its fields by name.
+MESSAGES = _SCHEMA.messages
 
 
 # --- attributes whose names and texts are numbers of two lists in the model (`om_compress_version` 1)
@@ -205,7 +171,6 @@ _PARTS = {
 #: Entries of a table: (layout, its size, where the first one stands). Releases before the 64-bit one wrote the latter.
 _TABLES = (("<I4xQQ", 24, 8), ("<III", 12, 4))
 _MAX_PARTS = 1000
-_MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,48 +335,9 @@ def is_om(path: str) -> bool:
 def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
     wire = WireReader(source.path, source.size, source.read_at, max_fields=max(1 << 17, part.stop - part.start))
     try:
-        return _message(wire, part.start, part.stop, "ModelDef", 0)
+        return _SCHEMA.read(wire, part.start, part.stop, "ModelDef")
     except FormatError as error:
         raise FormatError.of(
             source.path, "io.om.part", offset=error.offset,
             reason=error.reason_message, part=part.name, start=part.start, stop=part.stop,
         ) from None  # fmt: skip
-
-
-def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) -> dict[str, list[Any]]:
-    """A message as the text parser's tree: field name → values. Fields that are not known are passed over."""
-    if depth > _MAX_DEPTH:
-        raise FormatError.of(wire.path, "io.om.deep", limit=_MAX_DEPTH)
-    node: dict[str, list[Any]] = {}
-    fields = BY_NUMBER[message]
-    for number, kind, value, end, _ in wire.fields(start, stop):
-        field = fields.get(number)
-        values = [] if field is None else [*_values(wire, field, kind, value, end, depth)]
-        if field is not None and values:  # an empty block of numbers is as none
-            node.setdefault(field.name, []).extend(values)
-    return node
-
-
-def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, depth: int) -> Iterator[Any]:
-    if field.kind in MESSAGES or field.kind in ("string", "bytes"):
-        if kind != LENGTH:
-            raise FormatError.of(wire.path, "io.om.field", name=field.name, expected="block")
-        is_message = field.kind in MESSAGES
-        yield _message(wire, value, end, field.kind, depth + 1) if is_message else wire.bytes_at(value, end)
-    elif field.kind in INTEGERS:
-        if kind == VARINT:
-            yield _integer(value, field)
-        else:
-            yield from (_integer(item, field) for item in wire.repeated_ints(kind, value, end, end - value))
-    else:
-        if kind not in (LENGTH, FIXED32) or (end - value) % 4:
-            raise FormatError.of(wire.path, "io.om.field", name=field.name, expected="floats")
-        yield from struct.unpack(f"<{(end - value) // 4}f", wire.bytes_at(value, end))
-
-
-def _integer(value: int, field: Field) -> int | str | bool:
-    if field.kind == "bool":
-        return bool(value)
-    if field.kind in ENUMS:
-        return ENUMS[field.kind].get(value, str(value))
-    return value - (1 << 64) if field.kind == "int" and value >> 63 else value

@@ -46,6 +46,8 @@ class DumpFile:
     #: False for what is named like a file and is none: a folder, a FIFO, a link to nothing.
     is_file: bool = True
     entries: tuple[Entry, ...] = ()
+    #: Of a file that has one tensor of a benchmark: which output of the op it is.
+    output: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,6 +170,48 @@ def rank_of(call: Call) -> Outputs:
     return exact_output(np.array(needed(call, 0).array.ndim, np.int64))
 
 
+@op("BroadcastGradientArgs", kind=Kind.EXACT, inputs=("s0", "s1"))
+def axes_of_broadcasting(call: Call) -> Outputs:
+    """The axes over which each of two gradients is summed, from the shapes of what was broadcast."""
+    shapes = [required_numbers(call, f"s{slot}", slot=slot) for slot in (0, 1)]
+    rank = max(map(len, shapes))
+    if shapes[0] == shapes[1]:
+        return [Output(array=np.zeros(0, np.int64))] * 2
+    longer = [[1] * (rank - len(shape)) + shape for shape in shapes]
+    return [Output(array=np.array([axis for axis in range(rank) if shape[axis] == 1], np.int64)) for shape in longer]
+
+
+@op("InvertPermutation", kind=Kind.EXACT, inputs=("x",))
+def inverse_permutation(call: Call) -> Outputs:
+    """The order that takes back what an order of axes makes."""
+    return exact_output(np.argsort(np.array(required_numbers(call, "x", slot=0), np.int64), kind="stable"))
+
+
+@op("ConcatOffset", kind=Kind.EXACT, inputs=("concat_dim", "x"))
+def offsets_in_concatenation(call: Call) -> Outputs:
+    """Where each of several tensors begins in all of them behind one another, from their shapes."""
+    shapes = [required_numbers(call, f"x{slot}", slot=slot) for slot in range(1, len(call.inputs))]
+    axis = axis_of(call, single_number(call, "concat_dim", slot=0), len(shapes[0]))
+    offsets = np.zeros((len(shapes), len(shapes[0])), np.int64)
+    offsets[1:, axis] = np.cumsum([shape[axis] for shape in shapes[:-1]])
+    return [Output(array=row) for row in offsets]
+
+
+@op("DynamicStitch", "ParallelDynamicStitch", kind=Kind.EXACT, inputs=("indices", "x"))
+def stitched(call: Call) -> Outputs:
+    """Rows of several tensors at the places that as many lists say; of two at one place the later counts."""
+    count = len(call.inputs) // 2
+    places = [typed(call, slot, "iu") for slot in range(count)]
+    rows = [needed(call, slot).array for slot in range(count, 2 * count)]
+    shape = rows[0].shape[places[0].ndim :]
+    number = max((int(each.max()) + 1 for each in places if each.size), default=0)
+    check_size((number, *shape))
+    y = np.zeros((number, *shape), rows[0].dtype)
+    for each, part in zip(places, rows, strict=True):
+        y[each.reshape(-1)] = part.reshape(-1, *shape)
+    return exact_output(y)
+
+
 def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
     if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
         raise NotComputedError("value_misfit", name="perm", value=str(perm), shapes=(x.shape,))

@@ -16,6 +16,7 @@ from precision_tool.lib.data.workspace import Workspace, make_writable
 from precision_tool.lib.messages import text
 from precision_tool.lib.training.packages import ScriptError, tensorflow_module, tensorflow_v1
 from precision_tool.lib.training.passport import BENCHMARK, Recorder, begin
+from precision_tool.lib.training.saved_graph import GraphSaver
 
 
 class _Claim:
@@ -58,9 +59,10 @@ class _Claim:
 class _DumpingSession:
     """tfdbg's dumping session, sure of its folder until it is closed."""
 
-    def __init__(self, session: Any, claim: _Claim, recorder: Recorder) -> None:
+    def __init__(self, session: Any, claim: _Claim, recorder: Recorder, saver: GraphSaver) -> None:
         self._claim = claim
         self._recorder = recorder
+        self._saver = saver
         self._plain = session
         parent: Any = super()
         parent.__init__(session, str(claim.folder))
@@ -68,6 +70,7 @@ class _DumpingSession:
     def on_run_start(self, request: Any) -> Any:
         """Called by tfdbg before each run."""
         self._recorder.before_run(self._plain, request.fetches, request.feed_dict)
+        self._saver.before_run(self._plain.graph)
         parent: Any = super()
         return parent.on_run_start(request)
 
@@ -98,6 +101,7 @@ class _DumpingHook:
         self._folder = folder
         self._settings = settings
         self._recorder: Optional[Recorder] = None
+        self._saver = GraphSaver(settings)
         self._claim: Optional[_Claim] = None
         parent: Any = super()
         parent.__init__(str(folder))
@@ -110,6 +114,7 @@ class _DumpingHook:
         if self._recorder is not None:
             run_args = run_context.original_args
             self._recorder.before_run(run_context.session, run_args.fetches, run_args.feed_dict)
+        self._saver.before_run(run_context.session.graph)
         parent: Any = super()
         return parent.before_run(run_context)
 
@@ -138,7 +143,8 @@ def sess_dump(session: Any, settings: Optional[Settings] = None) -> Any:
     wrapper = tensorflow_module("python.debug.wrappers.dumping_wrapper").DumpingDebugWrapperSession
     settings = load_settings() if settings is None else settings
     claim = _Claim(_folder(settings))
-    return type("DumpingSession", (_DumpingSession, wrapper), {})(session, claim, _recorder(settings))
+    saver = GraphSaver(settings)
+    return type("DumpingSession", (_DumpingSession, wrapper), {})(session, claim, _recorder(settings), saver)
 
 
 def estimator_dump() -> Any:

@@ -17,7 +17,7 @@ import re
 import sys
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, MutableMapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, MutableMapping, NamedTuple, Optional, Set, Tuple
 
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import Workspace
@@ -26,6 +26,7 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.training.benchmark_folder import NpySet
 from precision_tool.lib.training.packages import ScriptError, numpy, reason_of, say, tensorflow_v1
 from precision_tool.lib.training.passport import record_step
+from precision_tool.lib.training.saved_graph import FUNCTION, save_graph
 from precision_tool.lib.training.tfdbg_copy import Row, alike, name_files
 
 #: Ops that change the variable of their first input, which is the output that they have in GE.
@@ -163,9 +164,11 @@ class _StepDump:
                 raise ScriptError("training.function.not_traced", function=name, reason=reason_of(error)) from error
             record_step(list(graph.variables) if model is None else model, self._settings)
             writer.folder = new_set.start(writer.planned.nbytes)
+            writer.write_variables()
             result = call(traced, *args, **kwargs)
             count, nbytes = writer.written()
             replaced = new_set.commit()
+        save_graph(graph, FUNCTION, self._settings, writer.planned.ops)
         folder = new_set.folder
         say(
             "function.written", step=self._step, count=count, nbytes=nbytes, folder=folder, old=replaced.tensors or None
@@ -294,10 +297,17 @@ class _Planned(NamedTuple):
 
     nbytes: int = 0
     notes: Tuple[Message, ...] = ()
+    #: The ops of the step, without those that write.
+    ops: FrozenSet[str] = frozenset()
+    #: Variables that exist before the step: the name of the file, the type, and the variable's handle.
+    variables: Tuple[Tuple[str, int, Any], ...] = ()
 
 
 class _Writer:
-    """Adds ops to a graph that write its tensors into `folder`, and counts what they wrote."""
+    """Adds ops to a graph that write its tensors into `folder`, and counts what they wrote.
+
+    A variable has a tensor as well, under the name of what stands for it in the graph: what it was before the step.
+    """
 
     def __init__(self, tensorflow: Any) -> None:
         self._tf = tensorflow
@@ -308,23 +318,40 @@ class _Writer:
 
     def add_to_graph(self) -> None:
         """Called at the end of the trace, inside the graph; again if TensorFlow traces again."""
-        operations = tensorflow_v1().get_default_graph().get_operations()
+        graph = tensorflow_v1().get_default_graph()
+        operations = graph.get_operations()
         tensors = {(op.name, slot): each for op in operations for slot, each in enumerate(op.outputs)}
+        variables = {inside.op.name: (outside, _type_of_variable(inside)) for outside, inside in graph.captures}
         tensors.update(self._assigned(operations))
         now = time.time_ns() // 1000
         dumps = [
             DumpedTensor("", op, slot, now + number, 0, "", 0)
             for number, ((op, slot), tensor) in enumerate(tensors.items())
-            if tensor.dtype.as_datatype_enum in TYPES
+            if tensor.dtype.as_datatype_enum in TYPES or (op in variables and variables[op][1] in TYPES)
         ]
         named, skipped = name_files(dumps)
         nbytes = 0
+        before: List[Tuple[str, int, Any]] = []
         for dump in named:
             tensor = tensors[dump.op, dump.slot]
+            if tensor.dtype.as_datatype_enum not in TYPES:
+                handle, dtype = variables[dump.op]
+                before.append((dump.npy_name, dtype, handle))
+                continue
             nbytes += (tensor.shape.num_elements() or 0) * TYPES[tensor.dtype.as_datatype_enum].item_size
             # One at a time: each is let go when it is written, which all outputs of a function would not be.
             self._tf.numpy_function(self._write_to(dump.npy_name, tensor.dtype.as_datatype_enum), [tensor], [])
-        self.planned = _Planned(nbytes, _notes(operations, named, skipped))
+        names = frozenset(op.name for op in operations)
+        self.planned = _Planned(nbytes, _notes(operations, named, skipped), names, tuple(before))
+
+    def write_variables(self) -> None:
+        """Write the variables as they are now, those that have a value."""
+        for name, dtype, handle in self.planned.variables:
+            try:
+                value = self._tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+            except self._tf.errors.OpError:
+                continue
+            self._write_to(name, dtype)(value)
 
     def _assigned(self, operations: List[Any]) -> Iterator[Tuple[Tuple[str, int], Any]]:
         """The variable after each op that changes it last: TensorFlow's op has no output, GE's has.
@@ -368,6 +395,15 @@ class _Writer:
         if self._error is not None:
             raise unwritable(*self._error)
         return len(self._sizes), sum(self._sizes)
+
+
+def _type_of_variable(inside: Any) -> int:
+    """The number of the type of the variable that a tensor of a graph stands for; 0 where its readers do not tell."""
+    for op in inside.consumers():
+        if "VariableOp" in op.type or _ASSIGNS.match(op.type) or op.type in ("ResourceGather", "ResourceGatherNd"):
+            is_named = "VariableOp" in op.type or "Scatter" in op.type or "Gather" in op.type
+            return int(op.get_attr("dtype" if is_named else "T").as_datatype_enum)
+    return 0
 
 
 def _notes(operations: List[Any], named: List[DumpedTensor], skipped: List[Row]) -> Tuple[Message, ...]:
