@@ -441,16 +441,7 @@ class StepEmulator:
                 op_inputs = self.inputs_of(op, changed)
                 if op_inputs.missing:
                     return next(iter(op_inputs.missing.values()))
-                scale = scale_of(op)
-                if rounding.inputs:
-                    op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
-                unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)
-                if rounding.keeps_error or id(op) in self.unlike:
-                    unrounded = self._with_error(op, unrounded)
-                outputs = {
-                    slot: stored_in(array, rounding.output or self.dtype_of(Root(op, slot)), scale)
-                    for slot, array in unrounded.items()
-                }
+                return self._compute(op, op_inputs, rounding, scale_of)
         except (NotComputedError, NoValueError) as error:
             return error.reason
         except PrecisionToolError as error:
@@ -459,7 +450,42 @@ class StepEmulator:
             return Message("reason.out_of_memory")
         except FORMULA_ERRORS as error:
             return reason_of(error)
+
+    def _compute(
+        self, op: Op, op_inputs: OpInputs, rounding: Rounding, scale_of: Callable[[Op], float]
+    ) -> Computed:
+        if rounding.inputs:
+            op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
+        unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)
+        if rounding.keeps_error or id(op) in self.unlike:
+            unrounded = self._with_error(op, unrounded)
+        scale = scale_of(op)
+        outputs = {
+            slot: stored_in(array, rounding.output or self.dtype_of(Root(op, slot)), scale)
+            for slot, array in unrounded.items()
+        }
         return Computed(op=op, inputs=op_inputs.inputs, outputs=outputs, unrounded=unrounded)
+
+    def again(
+        self, computed: Computed, rounding: Rounding, scale_of: Callable[[Op], float] = lambda op: 1.0
+    ) -> Computed | None:
+        """Compute an op of an emulation again, from the same inputs in another type; None where it does not compute."""
+        try:
+            with np.errstate(all="ignore"), self.values.reading():
+                return self._compute(computed.op, OpInputs(inputs=dict(computed.inputs)), rounding, scale_of)
+        except (*FORMULA_ERRORS, NoValueError, PrecisionToolError, MemoryError):
+            return None
+
+    def results(self, op: Op) -> dict[int, Output]:
+        """Return what the formula of an op makes of its recorded inputs, with what bounds the rounding; {} without."""
+        try:
+            with np.errstate(all="ignore"), self.values.reading():
+                if self.check(op) is not None:
+                    return {}
+                op_inputs = self.inputs_of(op)
+                return dict(self._formula(op, op_inputs).run(op_inputs.inputs))
+        except (*FORMULA_ERRORS, NoValueError, PrecisionToolError, MemoryError):
+            return {}
 
     def _rounded_inputs(
         self, op: Op, inputs: Mapping[int, Input], dtype: str, scale_of: Callable[[Op], float]

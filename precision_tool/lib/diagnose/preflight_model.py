@@ -35,7 +35,8 @@ class OpRange:
     headroom : float
         Powers of two between the largest value and the limit of the type; negative beyond it.
     inside : str
-        What is largest on the way ("square", "sum", "exp"); "" where nothing is larger than inputs and results.
+        What is largest on the way ("square", "sum", "exp"; "other" else); "" where nothing is larger than inputs and
+        results.
     inside_headroom : float or None
         The same for that.
     underflow : float
@@ -91,11 +92,13 @@ class Errors:
     Attributes
     ----------
     loss : float
-        Relative error of the loss; infinite where it is not finite; NaN without a loss.
+        Relative error of the loss, of a step without one of its final outputs; infinite where it is not finite; NaN
+        without either.
     gradients : float
-        Largest relative error of a weight's gradient; NaN without gradients.
+        Largest relative error of a weight's gradient; NaN without gradients, and where the loss alone is beyond its
+        bound, so that the backward pass was not emulated.
     not_finite : int
-        Ops whose results are not finite.
+        Ops whose results are not finite, where those of float32 are.
     """
 
     loss: float
@@ -166,7 +169,10 @@ class TypeForecast:
     is_enough : bool
         Whether that is within the bound.
     steps : tuple of SearchStep
-        Every emulation of the search, in order.
+        Every emulation of the search, in order; of the one through all smaller sets that which succeeds.
+    is_finished : bool
+        Whether the search came to its end: no op of `kept` can be left out. False where the time was up or Ctrl+C ended
+        it: a smaller set may do.
     smallest : int or None
         Size of the smallest set that stays within the bound, where all smaller ones were tried; None elsewhere.
     """
@@ -182,6 +188,7 @@ class TypeForecast:
     with_kept: Errors
     is_enough: bool
     steps: tuple[SearchStep, ...]
+    is_finished: bool = True
     smallest: int | None = None
 
 
@@ -207,6 +214,9 @@ class Preflight:
         The types that were asked for.
     not_emulated : mapping of str to Message
         Ops that could not be emulated, with the reason: their recorded results stand.
+    unconnected : int
+        Tensors of the backward and forward pass that no recorded call put out (views are not recorded): what changes
+        before them is not seen behind them.
     seconds : float
         How long it took.
     """
@@ -221,4 +231,5 @@ class Preflight:
     bound_gradients: float
     types: tuple[TypeForecast, ...]
     not_emulated: Mapping[str, Message] = field(default_factory=dict)
+    unconnected: int = 0
     seconds: float = 0.0
