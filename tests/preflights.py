@@ -38,6 +38,7 @@ def forecast(
     kept_types: tuple[str, ...] = ("Softmax",),
     modules: tuple[str, ...] = (),
     is_enough: bool = True,
+    is_finished: bool = True,
     smallest: int | None = 2,
 ) -> TypeForecast:
     """A type in which `fc1/Square` overflows: its set is found in three emulations."""
@@ -61,6 +62,7 @@ def forecast(
         kept_modules=modules,
         with_kept=Errors(loss=3e-4, gradients=0.011),
         is_enough=is_enough,
+        is_finished=is_finished,
         steps=(
             SearchStep(float32=(), errors=Errors(loss=inf, gradients=nan, not_finite=3), seconds=0.5),
             SearchStep(float32=("fc1/Square",), errors=Errors(loss=0.04, gradients=0.2), seconds=0.25),

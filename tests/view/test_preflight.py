@@ -70,24 +70,25 @@ def test_the_conclusion_comes_last_with_the_names() -> None:
         ({}, "least.smallest"),
         ({"smallest": 1}, "least.larger"),
         ({"smallest": None}, "least.unknown"),
+        ({"smallest": None, "is_finished": False}, "least.stopped"),
     ],
 )
 def test_how_far_the_set_is_from_the_smallest_one(given: dict[str, Any], said: str) -> None:
-    message = conclusion(forecast(**given), 7)
+    message = conclusion(forecast(**given), preflight_result())
     assert message.kind.endswith("conclusion.keep")
     assert message.least.kind.endswith(said)
 
 
 def test_a_set_that_is_not_enough_is_said_to_be_none() -> None:
-    assert conclusion(forecast(is_enough=False), 7).kind.endswith("not_enough")
-    assert conclusion(calm(), 7).kind.endswith("as_it_is")
+    assert conclusion(forecast(is_enough=False), preflight_result()).kind.endswith("not_enough")
+    assert conclusion(calm(), preflight_result()).kind.endswith("as_it_is")
 
 
 def test_an_inference_has_no_errors_of_gradients() -> None:
     kept = forecast()
     object.__setattr__(kept, "all_narrow", Errors(loss=0.1, gradients=nan))
     object.__setattr__(kept, "with_kept", Errors(loss=0.001, gradients=nan))
-    assert conclusion(kept, 7).gradients is None
+    assert conclusion(kept, preflight_result()).gradients is None
     assert "gradients" not in screen(preflight_result(kept)).rpartition("┏")[2]
 
 

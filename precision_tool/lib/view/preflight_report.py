@@ -89,7 +89,7 @@ def _type(forecast: TypeForecast, result: Preflight) -> dict[str, Any]:
     if any(op.risks for op in forecast.ranges):
         facts.insert(0, risk_counts(forecast))
     return {
-        "dtype": forecast.dtype, "mark": mark, "conclusion": both(conclusion(forecast, result.ops)),
+        "dtype": forecast.dtype, "mark": mark, "conclusion": both(conclusion(forecast, result)),
         "facts": [both(fact) for fact in facts], "kept": list(forecast.kept),
         "kept_types": list(forecast.kept_types), "kept_modules": list(forecast.kept_modules),
         "steps": [

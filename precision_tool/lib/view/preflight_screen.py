@@ -88,7 +88,7 @@ def preflight_lines(result: Preflight, limit: int) -> Iterator[RenderableType]:
     """Yield all but the conclusion; at most `limit` ops and emulations of each kind, all for 0."""
     yield LabelledLines(list(_heading(result)))
     for forecast in result.types:
-        yield from _type_lines(forecast, limit)
+        yield from _type_lines(forecast, limit, bool(result.loss_name))
 
 
 def _heading(result: Preflight) -> Iterator[Line]:
@@ -111,9 +111,11 @@ def _heading(result: Preflight) -> Iterator[Line]:
             "screen.view.preflight.not_emulated", ops=len(result.not_emulated), named=named, more=more or None
         )
         yield label("note"), shown(message, "yellow")
+    if result.unconnected:
+        yield label("note"), shown(Message("screen.view.preflight.unconnected", tensors=result.unconnected), "yellow")
 
 
-def _type_lines(forecast: TypeForecast, limit: int) -> Iterator[RenderableType]:
+def _type_lines(forecast: TypeForecast, limit: int, is_loss: bool) -> Iterator[RenderableType]:
     yield Heading(plain(forecast.dtype, "bold"))
     bad = risky(forecast)
     if bad:
@@ -123,7 +125,7 @@ def _type_lines(forecast: TypeForecast, limit: int) -> Iterator[RenderableType]:
     else:
         yield shown(_no_risk(forecast), "green")
     yield shown(scale_words(forecast.scale))
-    yield shown(_all_narrow(forecast))
+    yield shown(_all_narrow(forecast, is_loss))
     moving = [one for one in forecast.sensitivities if largest_change(one)]
     if moving:
         yield _sensitivity_table(_some(moving, limit))
@@ -195,11 +197,11 @@ def scale_words(scale: LossScale) -> Message:
     return Message("screen.view.preflight.scale.advised", advised=advised, lowest=lowest, highest=highest)
 
 
-def _all_narrow(forecast: TypeForecast) -> Message:
+def _all_narrow(forecast: TypeForecast, is_loss: bool) -> Message:
     errors = forecast.all_narrow
     return Message(
         "screen.view.preflight.all_narrow", dtype=forecast.dtype, loss=_change(errors.loss, errors.loss, False),
-        gradients=_change(errors.gradients, errors.gradients, False), bad=errors.not_finite or None,
+        gradients=_change(errors.gradients, errors.gradients, False), bad=errors.not_finite or None, is_loss=is_loss,
     )  # fmt: skip
 
 
@@ -238,16 +240,16 @@ def _search_table(steps: Sequence[SearchStep], limit: int) -> NameTable:
 # --- the conclusion ---------------------------------------------------------------------------------------------------
 
 
-def conclusion(forecast: TypeForecast, ops: int) -> Message:
+def conclusion(forecast: TypeForecast, result: Preflight) -> Message:
     """Return what to keep in float32 and what comes of it, in a sentence."""
     before, after = forecast.all_narrow, forecast.with_kept
     fields = {
-        "dtype": forecast.dtype, "ops": ops, "kept": len(forecast.kept),
+        "dtype": forecast.dtype, "ops": result.ops, "is_loss": bool(result.loss_name), "kept": len(forecast.kept),
         "loss": _change(before.loss, after.loss, bool(forecast.kept)),
         "gradients": _change(before.gradients, after.gradients, bool(forecast.kept)),
     }  # fmt: skip
     if not forecast.is_enough:
-        return Message("screen.view.preflight.conclusion.not_enough", **fields)
+        return Message("screen.view.preflight.conclusion.not_enough", **fields, stopped=not forecast.is_finished)
     if not forecast.kept:
         return Message("screen.view.preflight.conclusion.as_it_is", **fields)
     return Message("screen.view.preflight.conclusion.keep", **fields, least=_least(forecast))
@@ -262,6 +264,8 @@ def _change(before: float, after: float, is_pair: bool) -> str | None:
 
 def _least(forecast: TypeForecast) -> Message:
     """Return how far the set is from the smallest one, where that is known."""
+    if not forecast.is_finished:
+        return Message("screen.view.preflight.least.stopped")
     if forecast.smallest is None:
         return Message("screen.view.preflight.least.unknown")
     if forecast.smallest >= len(forecast.kept):
@@ -294,7 +298,7 @@ def conclusion_box(result: Preflight, limit: int) -> RenderableType:
     """Return the conclusion, last and heaviest on the screen: what each type takes."""
     parts: list[RenderableType] = []
     for forecast in result.types:
-        parts.append(Prose(shown(conclusion(forecast, result.ops), _style(forecast))))
+        parts.append(Prose(shown(conclusion(forecast, result), _style(forecast))))
         if forecast.kept:
             parts.append(LabelledLines(kept_lines(forecast, limit)))
     styles = [_style(forecast) for forecast in result.types]
