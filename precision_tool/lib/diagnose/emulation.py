@@ -205,11 +205,20 @@ class StepEmulator:
 
     @cached_property
     def loss(self) -> Root | None:
-        """The loss: of the numbers that the forward pass puts out that on which most ops act; None without any."""
+        """The loss: of the numbers that the forward pass puts out that on which most ops act; None without any.
+
+        What is made of gradients, as their norm for clipping, is no loss.
+        """
         ancestors: dict[int, set[int]] = {}
+        behind: set[int] = set()
         best: tuple[int, int, Root] | None = None
         for number, op in enumerate(self.ops):
-            if is_gradient(op) or updated_inputs(op.type):
+            if (
+                is_gradient(op)
+                or updated_inputs(op.type)
+                or any(id(up.op) in behind for up in self.values.producers(op))
+            ):
+                behind.add(id(op))
                 continue
             above = {number}
             for root in self.values.producers(op):
@@ -451,9 +460,7 @@ class StepEmulator:
         except FORMULA_ERRORS as error:
             return reason_of(error)
 
-    def _compute(
-        self, op: Op, op_inputs: OpInputs, rounding: Rounding, scale_of: Callable[[Op], float]
-    ) -> Computed:
+    def _compute(self, op: Op, op_inputs: OpInputs, rounding: Rounding, scale_of: Callable[[Op], float]) -> Computed:
         if rounding.inputs:
             op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
         unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)

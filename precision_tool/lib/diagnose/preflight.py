@@ -1,0 +1,702 @@
+"""What 16 bits will do to a step, from one float32 dump of it: ranges, sensitivities, and what to keep in float32.
+
+An op in a 16-bit type takes its inputs rounded to it, adds up in float32 and stores its results rounded. What kernels
+store in 16 bits on their way is in `intermediates`. Gradients are stored times the advised loss scale. Updates of
+variables, and what else a script does with finished gradients of recorded calls, stay in float32, as master weights do.
+
+A step stays within its bounds by default if the loss moves by at most 0.1 %, far less than from one batch to the next,
+and no weight's gradient by more than 10 %: the noise of a gradient of one batch is about as large as the gradient, and
+what has a tenth of its size adds 1 % to its square.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import floor, inf, isfinite, isnan, log2, nan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.scheduler import Progress
+from precision_tool.lib.diagnose.adjoints import Adjoints
+from precision_tool.lib.diagnose.emulation import (
+    Computed,
+    Key,
+    Rounding,
+    StepEmulator,
+    is_gradient,
+    stored_in,
+)
+from precision_tool.lib.diagnose.error_shape import LIMIT, SMALLEST, UNIT, flat_doubles, norm
+from precision_tool.lib.diagnose.headroom import MARGIN
+from precision_tool.lib.diagnose.intermediates import intermediates
+from precision_tool.lib.diagnose.op_values import PASSING, Root
+from precision_tool.lib.diagnose.preflight_model import (
+    Errors,
+    LossScale,
+    OpRange,
+    Preflight,
+    Risk,
+    SearchStep,
+    Sensitivity,
+    TypeForecast,
+)
+from precision_tool.lib.diagnose.preflight_search import Bounds, Chosen, FoundSet, Search, SearchEndedError, rank
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.ops.optimizers import updated_inputs
+
+Array = npt.NDArray[Any]
+
+#: The default bounds.
+BOUND_LOSS, BOUND_GRADIENTS = 1e-3, 1e-1
+#: How long all searches may take by default.
+SECONDS = 60.0
+#: Share of an op's results that become 0 from which on it is at risk.
+_MANY = 0.01
+#: Relative change of results from which on nothing is left of them.
+_LOST = 0.5
+#: Part of a gradient, as a ratio of norms, that may vanish: as much as rounding to float16 takes.
+_VANISHED = 2.0**-11
+#: A gradient within so many roundings of what it is the sum of is noise already in float32: 0 on paper.
+_NOISE = 64.0
+#: Elements that are computed at most to emulate ops one by one where no gradient tells their sensitivity: so many
+#: elements has the step, times its ops.
+_CHEAP = 2.0**26
+#: Emulations that a search takes as a rule, to tell how much is left.
+_USUAL = 24
+#: Share of a type's ops that has to be kept before it is tried to keep all, and how many at least.
+_NEARLY_ALL, _SEVERAL = 0.75, 3
+#: The type of the ops that stand for tensors which no recorded call put out.
+_UNRECORDED = "Unrecorded"
+
+FLOAT32 = Rounding(inputs="float32", output="float32")
+
+
+def preflight(
+    emulator: StepEmulator,
+    dtypes: Sequence[str] = ("float16", "bfloat16"),
+    *,
+    bound_loss: float = BOUND_LOSS,
+    bound_gradients: float = BOUND_GRADIENTS,
+    progress: Progress | None = None,
+    seconds: float = SECONDS,
+) -> Preflight:
+    """Tell what 16-bit types make of a step, and which ops to keep in float32.
+
+    Parameters
+    ----------
+    emulator : StepEmulator
+        The step, as float32 computed it.
+    dtypes : sequence of str
+        "float16", "bfloat16".
+    bound_loss, bound_gradients : float
+        Largest relative errors that are allowed: of the loss, and of a weight's gradient as a ratio of norms.
+    progress : callable, optional
+        Called with (done, total), in ops that are computed.
+    seconds : float
+        How long the searches may take; the best set that was emulated so far is returned then.
+
+    Returns
+    -------
+    Preflight
+        The forecast of each type. `source`, `graph` and `framework` are left empty.
+    """
+    started = time.monotonic()
+    step = _Step(emulator, tuple(dtypes), _Reported(progress))
+    step.measure()
+    bounds = Bounds(loss=bound_loss, gradients=bound_gradients)
+    types = []
+    for number, dtype in enumerate(dtypes):
+        left = max(0.0, seconds - (time.monotonic() - started)) / (len(dtypes) - number)
+        types.append(_Forecaster(step, dtype, bounds, time.monotonic() + left).forecast())
+    step.reported.finish()
+    return Preflight(
+        source="",
+        graph="",
+        framework="",
+        ops=len(step.ops),
+        loss_name="" if emulator.loss is None else emulator.loss.op.name,
+        loss=step.loss_value,
+        bound_loss=bound_loss,
+        bound_gradients=bound_gradients,
+        types=tuple(types),
+        not_emulated=step.stopped,
+        unconnected=step.unconnected,
+        seconds=time.monotonic() - started,
+    )
+
+
+# --- the step in float32 ----------------------------------------------------------------------------------------------
+
+
+class _Reported:
+    """Counts ops for `progress`; `total` grows where the guess was too low."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self.done, self.total = progress, 0, 1
+
+    def expect(self, ops: int) -> None:
+        self.total = self.done + ops
+
+    def one(self) -> None:
+        self.done += 1
+        self.total = max(self.total, self.done + 1)
+        if self._progress is not None:
+            self._progress(self.done, self.total)
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress(self.total, self.total)
+
+
+class _LastOpError(Exception):
+    """Ends an emulation behind the last op that matters."""
+
+
+@dataclass(slots=True)
+class _Measured:
+    """What one type makes of one op alone."""
+
+    op: Op
+    largest: float = 0.0
+    smallest: float = 0.0
+    inside: str = ""
+    inside_size: float = 0.0
+    underflow: float = 0.0
+    rounding: float = 0.0
+    overflows: bool = False
+    #: Change of the loss by the adjoint; NaN where that is not known.
+    moved: float = nan
+    #: Norms of what has which exponent, of gradients.
+    by_exponent: Mapping[int, float] = field(default_factory=dict)
+
+
+class _Step:
+    """The step in float32, and what each type makes of each op alone."""
+
+    def __init__(self, emulator: StepEmulator, dtypes: tuple[str, ...], reported: _Reported) -> None:
+        self.emulator, self.dtypes, self.reported = emulator, dtypes, reported
+        self.values = emulator.values
+        self.number = {id(op): number for number, op in enumerate(emulator.ops)}
+        self.loss_roots = [emulator.loss] if emulator.loss is not None else self._final_outputs()
+        self.gradient_roots = self._weight_gradients()
+        #: The ops that loss and gradients depend on, in order; the others need not be computed.
+        self.ops = self._needed()
+        self.last = self.number[id(self.ops[-1])] if self.ops else -1
+        self.stopped: dict[str, Message] = {}
+        self.baseline: dict[Key, Array] = {}
+        self.not_finite: set[int] = set()
+        self.loss_value = nan
+        self.measured: dict[str, dict[int, _Measured]] = {dtype: {} for dtype in dtypes}
+        self.adjoints = Adjoints(emulator)
+        self.elements = 0
+
+    # --- what matters ---
+
+    def _final_outputs(self) -> list[Root]:
+        return [root for root in self.emulator.last_roots if not is_gradient(root.op)]
+
+    def _weight_gradients(self) -> list[Root]:
+        """Return the gradients in which the backward pass ends: those that update variables or that no gradient reads.
+
+        Of several copies of a recorded one the first.
+        """
+        behind: set[int] = set()
+        for op in self.emulator.ops:
+            if is_gradient(op) or any(id(root.op) in behind for root in self.values.producers(op)):
+                behind.add(id(op))
+        ends = []
+        for root in self.emulator.roots:
+            if id(root.op) not in behind or updated_inputs(root.op.type):
+                continue
+            readers = [slot.op for slot in self.values.readers.get(root.key, ()) if slot.op.type not in PASSING]
+            if root.op.recorded is not None:
+                if is_gradient(root.op) and not any(is_gradient(reader) for reader in readers):
+                    ends.append(root)
+            elif not readers or any(updated_inputs(reader.type) for reader in readers):
+                ends.append(root)
+        return ends
+
+    def _needed(self) -> list[Op]:
+        needed = {id(root.op) for root in (*self.loss_roots, *self.gradient_roots)}
+        for op in reversed(self.emulator.ops):
+            if id(op) in needed:
+                needed |= {id(root.op) for root in self.values.producers(op)}
+        return [op for op in self.emulator.ops if id(op) in needed and not updated_inputs(op.type)]
+
+    @cached_property
+    def unconnected(self) -> int:
+        """Return how many tensors of the step no recorded call put out."""
+        return len({
+            root.key for op in self.ops for root in self.values.producers(op) if root.op.type == _UNRECORDED
+        })  # fmt: skip
+
+    @cached_property
+    def units(self) -> list[tuple[Op, ...]]:
+        """Return what can be kept in float32 one by one: an op, or a recorded call with its backward.
+
+        Autocast chooses a type for a call of the forward pass, and its backward has the same.
+        """
+        units: dict[str, list[Op]] = {}
+        for op in self.ops:
+            if self.emulator.check(op) is not None or not self._has_floats(op):
+                continue
+            if op.recorded is not None and not is_gradient(op) and self._is_behind(op):
+                continue
+            forward = op.recorded.forward if op.recorded is not None else None
+            units.setdefault(op.name if forward is None else forward.name, []).append(op)
+        return [tuple(ops) for ops in units.values()]
+
+    @cached_property
+    def _behind_gradients(self) -> frozenset[int]:
+        behind: set[int] = set()
+        for op in self.emulator.ops:
+            if any(is_gradient(root.op) or id(root.op) in behind for root in self.values.producers(op)):
+                behind.add(id(op))
+        return frozenset(behind)
+
+    def _is_behind(self, op: Op) -> bool:
+        return id(op) in self._behind_gradients
+
+    def _has_floats(self, op: Op) -> bool:
+        return any(self.emulator.dtype_of(Root(op, index)) in UNIT for index in range(max(len(op.output_descs), 1)))
+
+    # --- the float32 step ---
+
+    def measure(self) -> None:
+        """Compute the step in float32, and each op once more in each type from the same inputs."""
+        wanted = {root.key for root in (*self.loss_roots, *self.gradient_roots)}
+        self.reported.expect(len(self.ops) * (1 + len(self.dtypes) * (1 + _USUAL)))
+
+        def look(computed: Computed) -> None:
+            op = computed.op
+            for slot, array in computed.outputs.items():
+                if (id(op), slot) in wanted:
+                    self.baseline[id(op), slot] = array
+                if array.dtype.kind == "f":
+                    self.elements += array.size
+                    if not np.isfinite(array).all():
+                        self.not_finite.add(id(op))
+            for dtype in self.dtypes:
+                self.measured[dtype][id(op)] = self._measure(computed, dtype)
+
+        self.emulate(lambda op: FLOAT32, on_op=look, on_stop=self._note_stopped)
+        for root in (*self.loss_roots, *self.gradient_roots):
+            recorded = None if root.key in self.baseline else self.emulator.recorded(root)
+            if recorded is not None:
+                self.baseline[root.key] = recorded.array
+        self.gradient_roots = [root for root in self.gradient_roots if self._is_judged(root)]
+        if self.emulator.loss is not None and self.emulator.loss.key in self.baseline:
+            self.loss_value = float(self.baseline[self.emulator.loss.key].reshape(-1)[0])
+
+    def _note_stopped(self, op: Op, reason: Message) -> None:
+        if id(op) in self._needed_ids:
+            self.stopped[op.name] = reason
+
+    @cached_property
+    def _needed_ids(self) -> frozenset[int]:
+        return frozenset(map(id, self.ops))
+
+    def _is_judged(self, root: Root) -> bool:
+        """Return whether a gradient is more than noise: that of a bias in front of a batch norm is 0 on paper."""
+        have = self.baseline.get(root.key)
+        if have is None or not have.size or not np.isfinite(have).all():
+            return False
+        result = self.emulator.results(root.op).get(root.index)
+        if result is None:
+            return False
+        summed = norm(np.broadcast_to(np.abs(result.summed), result.array.shape).reshape(-1))
+        return norm(flat_doubles(have)) > _NOISE * UNIT[self.emulator.dtype_of(root)] * summed
+
+    def emulate(
+        self,
+        rounding_of: Callable[[Op], Rounding | None],
+        *,
+        scale: float = 1.0,
+        on_op: Callable[[Computed], None] = lambda computed: None,
+        on_stop: Callable[[Op, Message], None] | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Compute the ops that matter, up to that at the place `last`."""
+        end = self.last if last is None else last
+
+        def rounding(op: Op) -> Rounding | None:
+            if self.number[id(op)] > end:
+                raise _LastOpError
+            return rounding_of(op) if id(op) in self._needed_ids else None
+
+        def done(computed: Computed) -> None:
+            self.reported.one()
+            on_op(computed)
+
+        def scale_of(op: Op) -> float:
+            return scale if is_gradient(op) else 1.0
+
+        try:
+            self.emulator.run(rounding, scale_of=scale_of, on_op=done, on_stop=on_stop)
+        except _LastOpError:
+            pass
+
+    def _measure(self, computed: Computed, dtype: str) -> _Measured:
+        """Return what rounding to a type makes of one op, whose inputs are exact."""
+        op = computed.op
+        result = _Measured(op)
+        outputs = {slot: array for slot, array in computed.outputs.items() if array.dtype.kind == "f" and array.size}
+        for name, size in intermediates(computed):
+            if size > result.inside_size:
+                result.inside, result.inside_size = name, size
+        narrow = self.emulator.again(computed, Rounding(inputs=dtype, output=dtype))
+        if not outputs or narrow is None:
+            return result
+        flushed = count = 0
+        error = total = 0.0
+        smallest = inf
+        moved: float | None = 0.0
+        with np.errstate(all="ignore"):
+            for slot, array in outputs.items():
+                x = flat_doubles(array)
+                size = np.abs(x)
+                result.largest = max(result.largest, float(size.max()))
+                held = size[size > 0]
+                smallest = min(smallest, float(held.min(initial=inf)))
+                count += held.size
+                flushed += int(np.count_nonzero(held <= SMALLEST[dtype]))
+                y = flat_doubles(narrow.outputs[slot])
+                finite = np.isfinite(x)
+                result.overflows |= not np.isfinite(y[finite]).all()
+                change = np.where(np.isfinite(y) & finite, y - x, 0.0)
+                error, total = error + float(change @ change), total + float(x[finite] @ x[finite])
+                moved = self._moved(Root(op, slot), change, moved)
+                if is_gradient(op):
+                    result.by_exponent = _added(result.by_exponent, held)
+        result.smallest = 0.0 if smallest == inf else smallest
+        result.underflow = flushed / count if count else 0.0
+        result.rounding = (error / total) ** 0.5 if total > 0 else 0.0
+        result.moved = inf if result.overflows else nan if moved is None else abs(moved)
+        return result
+
+    def _moved(self, root: Root, change: Array, moved: float | None) -> float | None:
+        """Add the change of the loss that a change of one result makes; None where that is not known."""
+        if moved is None or self.emulator.loss is None:
+            return None
+        if is_gradient(root.op) or self.number[id(root.op)] > self.number[id(self.emulator.loss.op)]:
+            return moved
+        gradient = self._gradient_of(root)
+        if gradient is not None and gradient.size == change.size:
+            return moved + float(gradient.reshape(-1) @ change)
+        is_read = any(not is_gradient(slot.op) for slot in self.values.readers.get(root.key, ()))
+        return None if is_read else moved
+
+    def _gradient_of(self, root: Root) -> Array | None:
+        """Return an adjoint, kept for the next type."""
+        if self._adjoint is None or self._adjoint[0] != root.key:
+            self._adjoint = root.key, self.adjoints.of(root)
+        return self._adjoint[1]
+
+    _adjoint: tuple[Key, Array | None] | None = None
+
+
+def _added(before: Mapping[int, float], sizes: Array) -> dict[int, float]:
+    """Return sums of squares by exponent, with those of these sizes."""
+    sizes = sizes[np.isfinite(sizes)]
+    found = dict(before)
+    if not sizes.size:
+        return found
+    exponents = np.frexp(sizes)[1]
+    lowest = int(exponents.min())
+    squares = np.bincount(exponents - lowest, weights=sizes * sizes)
+    for place in np.flatnonzero(squares):
+        found[lowest + int(place)] = found.get(lowest + int(place), 0.0) + float(squares[place])
+    return found
+
+
+# --- one type ---------------------------------------------------------------------------------------------------------
+
+
+def fitting_scale(gradients: Sequence[Mapping[int, float]], largest: float, dtype: str) -> LossScale:
+    """Return the loss scales that keep gradients in range.
+
+    Parameters
+    ----------
+    gradients : sequence of mapping
+        Of each gradient its sums of squares by the exponents of its elements (`numpy.frexp`).
+    largest : float
+        The largest element of all.
+    dtype : str
+        The type in which gradients are stored.
+    """
+    if not largest or not isfinite(largest):
+        return LossScale(advised=1.0, lowest=0.0, highest=inf if not largest else 0.0)
+    highest = floor(log2(LIMIT[dtype] / largest))
+    lowest = -inf
+    for by_exponent in gradients:
+        allowed = _VANISHED**2 * sum(by_exponent.values())
+        lost = 0.0
+        for exponent in sorted(by_exponent):
+            lost += by_exponent[exponent]
+            if lost > allowed:  # elements of this exponent are needed: from 2^(e - 1) on
+                lowest = max(lowest, log2(SMALLEST[dtype]) + 1 - exponent + 1)
+                break
+    best = highest - MARGIN
+    if lowest == -inf or (lowest <= 0 <= best):
+        exponent = min(0, best)
+    elif lowest > best:
+        exponent = best
+    else:
+        exponent = floor((lowest + best) / 2)
+    return LossScale(
+        advised=2.0**exponent, lowest=0.0 if lowest == -inf else 2.0 ** max(lowest, -1000), highest=2.0**highest
+    )
+
+
+class _Forecaster:
+    """What one type makes of the step."""
+
+    def __init__(self, step: _Step, dtype: str, bounds: Bounds, deadline: float) -> None:
+        self._step, self._dtype, self._bounds, self._deadline = step, dtype, bounds, deadline
+        self._narrow = Rounding(inputs=dtype, output=dtype)
+        self._measured = step.measured[dtype]
+        self._steps: list[SearchStep] = []
+        self._is_first = True
+        gradients = [found for found in self._measured.values() if is_gradient(found.op)]
+        self._scale = fitting_scale(
+            [found.by_exponent for found in gradients if found.by_exponent],
+            max((found.largest for found in gradients), default=0.0),
+            dtype,
+        )
+
+    def forecast(self) -> TypeForecast:
+        """Return what the type makes of the step, and what to keep in float32."""
+        units = self._step.units
+        self._step.reported.expect(len(self._step.ops) * (1 + _USUAL))
+        all_narrow = self._emulate(frozenset(), in_full=True, is_timed=False)
+        sensitivities = self._sensitivities()
+        scores = [
+            sum(self._score(op, sensitivities) for op in unit) for unit in units
+        ]  # fmt: skip
+        ranked = rank(scores)
+        always = [number for number, unit in enumerate(units) if any(self._overflows_inside(op) for op in unit)]
+        search = Search(self._judge(all_narrow), ranked, always, self._bounds)
+        found = search.run()
+        kept = [number for number in ranked if number in found.chosen]
+        errors = found.errors
+        if found.chosen and (isnan(errors.gradients) and self._step.gradient_roots):
+            errors = self._emulate(found.chosen, in_full=True, is_timed=False)
+        return TypeForecast(
+            dtype=self._dtype,
+            ranges=tuple(self._ranges()),
+            scale=self._scale,
+            sensitivities=tuple(self._sorted(sensitivities)),
+            all_narrow=all_narrow,
+            kept=tuple(units[number][0].name for number in kept),
+            kept_types=self._kept_types(found),
+            kept_modules=self._modules(kept),
+            with_kept=errors,
+            is_enough=found.is_enough,
+            steps=tuple(self._steps),
+            is_finished=found.is_finished or not found.chosen,
+            smallest=found.smallest,
+        )
+
+    # --- ranges ---
+
+    def _ranges(self) -> Iterator[OpRange]:
+        limit = log2(LIMIT[self._dtype])
+        for op in self._step.ops:
+            found = self._measured.get(id(op)) or self._recorded(op)
+            if found is None:
+                continue
+            inside = found.inside if found.inside_size > found.largest else ""
+            headroom = limit - log2(found.largest) if found.largest else inf
+            inside_headroom = limit - log2(found.inside_size) if inside else None
+            risks = [
+                (Risk.OVERFLOW, headroom < 0 or found.overflows),
+                (Risk.OVERFLOW_INSIDE, inside_headroom is not None and inside_headroom < 0),
+                (Risk.UNDERFLOW, found.underflow > _MANY),
+                (Risk.LOST, found.rounding > _LOST and found.underflow <= _LOST),
+            ]
+            yield OpRange(
+                name=op.name,
+                op_type=op.type,
+                module=str(op.attrs.get("module") or ""),
+                largest=found.largest,
+                smallest=found.smallest,
+                headroom=headroom,
+                inside=inside,
+                inside_headroom=inside_headroom,
+                underflow=found.underflow,
+                rounding=found.rounding,
+                is_gradient=is_gradient(op),
+                risks=tuple(risk for risk, is_so in risks if is_so),
+            )
+
+    def _recorded(self, op: Op) -> _Measured | None:
+        """Return the range of an op that cannot be emulated, from what was recorded."""
+        result = _Measured(op)
+        sizes = [
+            np.abs(flat_doubles(recorded.array))
+            for index in range(max(len(op.output_descs), 1))
+            if (recorded := self._step.emulator.recorded(Root(op, index))) is not None
+            and recorded.array.dtype.kind == "f" and recorded.array.size
+        ]  # fmt: skip
+        if not sizes:
+            return None
+        held = np.concatenate([size[size > 0] for size in sizes])
+        result.largest = max(float(size.max()) for size in sizes)
+        result.smallest = float(held.min()) if held.size else 0.0
+        result.underflow = float(np.mean(held <= SMALLEST[self._dtype])) if held.size else 0.0
+        result.overflows = (
+            isfinite(result.largest)
+            and not np.isfinite(stored_in(np.array([result.largest], np.float32), self._dtype)).all()
+        )
+        return result
+
+    def _overflows_inside(self, op: Op) -> bool:
+        found = self._measured.get(id(op))
+        return found is not None and found.inside_size > LIMIT[self._dtype] and isfinite(found.largest)
+
+    # --- sensitivities ---
+
+    def _sensitivities(self) -> dict[int, Sensitivity]:
+        step = self._step
+        candidates = [op for unit in step.units for op in unit]
+        is_cheap = step.elements * len(candidates) <= _CHEAP
+        found = {}
+        size = abs(step.loss_value)
+        for op in candidates:
+            measured = self._measured.get(id(op))
+            if measured is None:
+                continue
+            by, loss, gradients = "adjoint", measured.moved, nan
+            if not isnan(loss) and isfinite(loss):
+                loss = loss / size if size else loss
+            if is_cheap and time.monotonic() < self._deadline:
+                errors = self._alone(op)
+                gradients = errors.gradients
+                if isnan(loss):
+                    by, loss = "emulation", errors.loss
+            elif isnan(loss):
+                by = "emulation"
+            found[id(op)] = Sensitivity(name=op.name, loss=loss, gradients=gradients, by=by)
+        return found
+
+    def _alone(self, op: Op) -> Errors:
+        """Return the errors with one op rounded, emulated from there."""
+        return self._errors(lambda other: self._narrow if other is op else None, in_full=True)
+
+    def _score(self, op: Op, sensitivities: Mapping[int, Sensitivity]) -> float:
+        """Return how many times its bound one op exceeds; by its own error where its effect is not known."""
+        sensitivity, measured = sensitivities.get(id(op)), self._measured.get(id(op))
+        if sensitivity is None or measured is None:
+            return 0.0
+        if measured.overflows and not is_gradient(op):
+            return inf
+        own = measured.rounding
+        loss = 0.0 if is_gradient(op) else own if isnan(sensitivity.loss) else sensitivity.loss
+        gradients = own if isnan(sensitivity.gradients) else sensitivity.gradients
+        gradients = gradients if self._step.gradient_roots else 0.0
+        return loss / self._bounds.loss + gradients / self._bounds.gradients
+
+    def _sorted(self, sensitivities: Mapping[int, Sensitivity]) -> list[Sensitivity]:
+        listed = [(op, found) for op in self._step.ops if (found := sensitivities.get(id(op))) is not None]
+        order = rank([self._score(op, sensitivities) for op, _ in listed])
+        return [listed[number][1] for number in order]
+
+    # --- the search ---
+
+    def _judge(self, all_narrow: Errors) -> Callable[[Chosen], Errors]:
+        def emulate(chosen: Chosen) -> Errors:
+            return self._emulate(chosen) if chosen else all_narrow
+
+        return emulate
+
+    def _emulate(self, chosen: Chosen, *, in_full: bool = False, is_timed: bool = True) -> Errors:
+        """Emulate the step with these units in float32."""
+        if is_timed and time.monotonic() > self._deadline:
+            raise SearchEndedError
+        started = time.monotonic()
+        units = self._step.units
+        kept = {id(op) for number in chosen for op in units[number]}
+        narrow = {id(op) for unit in units for op in unit} - kept
+        errors = self._errors(
+            lambda op: self._narrow if id(op) in narrow else FLOAT32, in_full=in_full, is_timed=is_timed
+        )
+        names = tuple(units[number][0].name for number in sorted(chosen))
+        self._steps.append(SearchStep(float32=names, errors=errors, seconds=time.monotonic() - started))
+        return errors
+
+    def _errors(
+        self, rounding_of: Callable[[Op], Rounding | None], *, in_full: bool = False, is_timed: bool = False
+    ) -> Errors:
+        """Return the errors of an emulated step; without the backward pass where the loss decides, unless in full."""
+        step = self._step
+        losses = {root.key for root in step.loss_roots if root.key in step.baseline}
+        gradients = {root.key for root in step.gradient_roots}
+        left = set(losses)
+        found = {"loss": 0.0 if losses else nan, "gradients": 0.0 if gradients else nan}
+        not_finite = 0
+
+        def look(computed: Computed) -> None:
+            nonlocal not_finite
+            op = computed.op
+            for slot, array in computed.outputs.items():
+                key = id(op), slot
+                if key in losses:
+                    left.discard(key)
+                    found["loss"] = max(found["loss"], _relative(array, step.baseline[key]))
+                if key in gradients:
+                    found["gradients"] = max(found["gradients"], _relative(array, step.baseline[key]))
+            if id(op) not in step.not_finite and not all(
+                array.dtype.kind != "f" or np.isfinite(array).all() for array in computed.outputs.values()
+            ):
+                not_finite += 1
+            if not in_full and not left and found["loss"] > self._bounds.loss:
+                found["gradients"] = nan
+                raise _LastOpError
+            if is_timed and time.monotonic() > self._deadline:
+                raise SearchEndedError
+
+        step.emulate(rounding_of, scale=self._scale.advised, on_op=look)
+        return Errors(loss=found["loss"], gradients=found["gradients"], not_finite=not_finite)
+
+    # --- what is kept ---
+
+    def _kept_types(self, found: FoundSet) -> tuple[str, ...]:
+        """Return the types of which every op is kept, or nearly every one and keeping all is within the bounds too."""
+        units = self._step.units
+        of_type: dict[str, list[int]] = {}
+        for number, unit in enumerate(units):
+            of_type.setdefault(unit[0].type, []).append(number)
+        whole, nearly = [], []
+        for op_type, numbers in of_type.items():
+            count = sum(number in found.chosen for number in numbers)
+            if count == len(numbers):
+                whole.append(op_type)
+            elif count >= max(_SEVERAL, _NEARLY_ALL * len(numbers)):
+                nearly.append(op_type)
+        for op_type in nearly:
+            try:
+                if found.is_enough and self._bounds.allow(self._emulate(found.chosen | frozenset(of_type[op_type]))):
+                    whole.append(op_type)
+            except (SearchEndedError, KeyboardInterrupt):
+                break
+        return tuple(whole)
+
+    def _modules(self, kept: Sequence[int]) -> tuple[str, ...]:
+        units = self._step.units
+        names = (str(op.attrs.get("module") or "") for number in kept for op in units[number])
+        return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _relative(array: Array, true: Array) -> float:
+    """Return the relative distance of a result; infinite where it is not finite."""
+    x, y = flat_doubles(array), flat_doubles(true)
+    if x.size != y.size or not np.isfinite(x).all():
+        return inf
+    size, off = norm(y), norm(x - y)
+    return 0.0 if off == 0 else off / size if size else inf
