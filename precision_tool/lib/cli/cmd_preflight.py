@@ -49,7 +49,7 @@ def _options(parser: Parser, session: Session) -> None:
     )
     parser.add_argument(
         "--bound-gradients", metavar="X", type=flags.relative_error,
-        help="largest relative error of a weight's gradient (default 0.05)",
+        help="largest relative error of a weight's gradient (default 0.1)",
     )  # fmt: skip
     parser.add_argument(
         "--seconds",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any
 
 from rich.console import Group
 
 from precision_tool.lib.data.settings import PROGRAM
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.diagnose.preflight_model import OpRange, Preflight, TypeForecast
+from precision_tool.lib.diagnose.preflight_model import OpRange, Preflight, Sensitivity, TypeForecast
 from precision_tool.lib.diagnose.verdict_model import StepText
 from precision_tool.lib.messages import Message
 from precision_tool.lib.version import __version__
@@ -19,13 +19,13 @@ from precision_tool.lib.view.packed_columns import both, numbers
 from precision_tool.lib.view.preflight_screen import (
     conclusion,
     conclusion_box,
-    largest_change,
     least_headroom,
     preflight_lines,
     risk_counts,
     risk_words,
     scale_words,
     share,
+    style_of,
 )
 from precision_tool.lib.view.report_document import SCHEMA, steps_document
 from precision_tool.lib.view.report_page import plain_text, write_page
@@ -61,7 +61,7 @@ def write_preflight(path: str, result: Preflight, steps: Sequence[StepText] = ()
 def preflight_document(
     result: Preflight, steps: Sequence[StepText] = (), *, tool: str, time: str, command: str = PROGRAM
 ) -> dict[str, Any]:
-    """Return the data of the page: a row of values for each type's headroom, and for each type's sensitivities."""
+    """Return the data of the page: for each type a row of headrooms, and one of shares of the bounds that ops take."""
     named: dict[str, OpRange] = {}
     for forecast in result.types:
         for op in forecast.ranges:
@@ -72,7 +72,7 @@ def preflight_document(
         "preflight": {
             "source": shown_path(result.source), "graph": shown_path(result.graph), "ops": ops,
             "op_types": [op.op_type for op in named.values()], "types": [_type(each, result) for each in result.types],
-            "rows": [row for forecast in result.types for row in _rows(forecast, ops)],
+            "rows": [row for forecast in result.types for row in _rows(result, forecast, ops)],
             "risks": [both(Message("screen.view.preflight.all", words=risks[name])) for name in ops],
             "notes": [
                 both(Message("screen.view.preflight.op_reason", name=name, reason=reason))
@@ -84,12 +84,12 @@ def preflight_document(
 
 
 def _type(forecast: TypeForecast, result: Preflight) -> dict[str, Any]:
-    mark = "is-bad" if not forecast.is_enough else "is-doubtful" if forecast.kept else "is-good"
+    marks = {"bold red": "is-bad", "bold yellow": "is-doubtful", "green": "is-good"}
     facts = [scale_words(forecast.scale)]
     if any(op.risks for op in forecast.ranges):
         facts.insert(0, risk_counts(forecast))
     return {
-        "dtype": forecast.dtype, "mark": mark, "conclusion": both(conclusion(forecast, result)),
+        "dtype": forecast.dtype, "mark": marks[style_of(forecast)], "conclusion": both(conclusion(forecast, result)),
         "facts": [both(fact) for fact in facts], "kept": list(forecast.kept),
         "kept_types": list(forecast.kept_types), "kept_modules": list(forecast.kept_modules),
         "steps": [
@@ -102,11 +102,17 @@ def _type(forecast: TypeForecast, result: Preflight) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rows(forecast: TypeForecast, ops: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _rows(result: Preflight, forecast: TypeForecast, ops: Sequence[str]) -> Iterator[dict[str, Any]]:
     room = {op.name: least_headroom(op) for op in forecast.ranges if isfinite(least_headroom(op))}
-    moves = {one.name: largest_change(one) for one in forecast.sensitivities}
+    taken = {one.name: _taken(result, one) for one in forecast.sensitivities}
     yield _row("headroom", forecast.dtype, room, ops)
-    yield _row("sensitivity", forecast.dtype, moves, ops)
+    yield _row("sensitivity", forecast.dtype, taken, ops)
+
+
+def _taken(result: Preflight, one: Sensitivity) -> float | None:
+    """Return how much of the bounds the rounding of an op takes, of the loss or of gradients; None where unknown."""
+    taken = (one.loss / result.bound_loss, one.gradients / result.bound_gradients)
+    return max((each for each in taken if not isnan(each)), default=None)
 
 
 def _row(what: str, dtype: str, values: Mapping[str, float | None], ops: Sequence[str]) -> dict[str, Any]:

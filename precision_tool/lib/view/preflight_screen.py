@@ -246,7 +246,7 @@ def conclusion(forecast: TypeForecast, result: Preflight) -> Message:
     fields = {
         "dtype": forecast.dtype, "ops": result.ops, "is_loss": bool(result.loss_name), "kept": len(forecast.kept),
         "loss": _change(before.loss, after.loss, bool(forecast.kept)),
-        "gradients": _change(before.gradients, after.gradients, bool(forecast.kept)),
+        "gradients": _change(before.gradients, after.gradients, bool(forecast.kept)), "bad": after.not_finite or None,
     }  # fmt: skip
     if not forecast.is_enough:
         return Message("screen.view.preflight.conclusion.not_enough", **fields, stopped=not forecast.is_finished)
@@ -266,9 +266,9 @@ def _least(forecast: TypeForecast) -> Message:
     """Return how far the set is from the smallest one, where that is known."""
     if not forecast.is_finished:
         return Message("screen.view.preflight.least.stopped")
-    if forecast.smallest is None:
+    if len(forecast.kept) > 1 and forecast.smallest is None:
         return Message("screen.view.preflight.least.unknown")
-    if forecast.smallest >= len(forecast.kept):
+    if forecast.smallest is None or forecast.smallest >= len(forecast.kept):
         return Message("screen.view.preflight.least.smallest")
     return Message("screen.view.preflight.least.larger", smallest=forecast.smallest)
 
@@ -298,16 +298,19 @@ def conclusion_box(result: Preflight, limit: int) -> RenderableType:
     """Return the conclusion, last and heaviest on the screen: what each type takes."""
     parts: list[RenderableType] = []
     for forecast in result.types:
-        parts.append(Prose(shown(conclusion(forecast, result), _style(forecast))))
+        parts.append(Prose(shown(conclusion(forecast, result), style_of(forecast))))
         if forecast.kept:
             parts.append(LabelledLines(kept_lines(forecast, limit)))
-    styles = [_style(forecast) for forecast in result.types]
+    styles = [style_of(forecast) for forecast in result.types]
     style = next((each for each in ("bold red", "bold yellow") if each in styles), "green")
     return Box(Group(*parts), title=shown(Message("screen.view.preflight.title")), style=style, box=box.HEAVY)
 
 
-def _style(forecast: TypeForecast) -> str:
-    return "bold red" if not forecast.is_enough else "bold yellow" if forecast.kept else "green"
+def style_of(forecast: TypeForecast) -> str:
+    """Return the style of a conclusion: red beyond the bound, yellow where something has to be done, green else."""
+    if not forecast.is_enough:
+        return "bold red"
+    return "bold yellow" if forecast.kept or forecast.with_kept.not_finite else "green"
 
 
 # --- the files that were written ---
@@ -353,7 +356,9 @@ def files_block(
             for op in outside[:_MOST_CALLS]
         ]
         more = len(outside) - len(calls) or None
-        yield shown(Message("screen.view.preflight.outside", calls=calls, more=more), "yellow")
+        yield shown(
+            Message("screen.view.preflight.outside", calls=calls, more=more, torch=framework == "PyTorch"), "yellow"
+        )
     if framework == "TensorFlow":
         yield shown(Message("screen.view.preflight.names_may_change"), "dim")
 

@@ -5,9 +5,9 @@ import { PALETTES } from './map/shades.js';
 import { steps } from './verdict.js';
 import { count, currentLanguage, figure, languages, local, percent, setLanguage, t } from './words.js';
 
-/** Powers of two that are left, and relative changes, at which the next shade begins. */
+/** Powers of two that are left, and shares of the bounds, at which the next shade begins. */
 const ROOM = [16, 8, 4, 1, 0];
-const CHANGES = [1e-6, 1e-4, 1e-3, 1e-2, 1e-1];
+const SHARES = [0.001, 0.01, 0.1, 0.5, 1];
 const MOST_ROWS = 50;
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
 
@@ -23,7 +23,7 @@ const isDark = () => (theme ? theme === 'dark' : dark.matches);
 
 function levelOf(row, value) {
   if (value === null || value === undefined) return '-';
-  const at = row.what === 'headroom' ? ROOM.findIndex((limit) => value >= limit) : CHANGES.findIndex((limit) => value < limit);
+  const at = row.what === 'headroom' ? ROOM.findIndex((limit) => value >= limit) : SHARES.findIndex((limit) => value < limit);
   return String(at < 0 ? 5 : at);
 }
 
@@ -93,7 +93,7 @@ function legend() {
   const list = (name, texts) => html`<ul class="legend" aria-label=${t(name)}><li><b>${t(name)}</b></li>${texts.map((text, at) => html`<li><i class="swatch"
     data-colour=${levels[at]} data-level=${at}></i>${text}</li>`)}</ul>`;
   return html`${list('preflight.headroom', [...ROOM.map((limit) => t('preflight.from', { bits: String(limit) })), t('preflight.overflows')])}
-    ${list('preflight.sensitivity', [t('study.less', { value: percent(CHANGES[0]) }), ...CHANGES.map((limit) => t('study.from', { value: percent(limit) }))])}
+    ${list('preflight.sensitivity', [t('study.less', { value: percent(SHARES[0]) }), ...SHARES.map((limit) => t('study.from', { value: percent(limit) }))])}
     <ul class="legend"><li><i class="swatch" data-colour=${grey} data-level="0"></i>${t('preflight.no_value')}</li><li><b>◤</b>${t('preflight.kept_mark')}</li></ul>`;
 }
 
@@ -105,11 +105,12 @@ function opRow(op) {
     local(preflight.risks[op])}</td><td>${kept.join(', ')}</td></tr>`;
 }
 
-/** How much an op matters: the worst of its shades. */
+/** How much an op matters: the worst of its shades, then how much of the bounds it takes. */
 const worst = (op) => Math.max(...map.rows.map((signs) => signs.charCodeAt(op)));
+const taken = (op) => Math.max(0, ...map.lines.map((row) => (row.what === 'headroom' ? 0 : row.values[op] === 'inf' ? Infinity : row.values[op] ?? 0)));
 
 function table() {
-  const order = preflight.ops.map((_, op) => op).sort((a, b) => worst(b) - worst(a) || a - b);
+  const order = preflight.ops.map((_, op) => op).sort((a, b) => worst(b) - worst(a) || (taken(b) > taken(a)) - (taken(b) < taken(a)) || a - b);
   const rows = isWhole ? order : order.slice(0, MOST_ROWS);
   return html`<section><h3>${t('preflight.ops_title')}</h3><div class="scrolled"><table class="small figures"><thead><tr><th scope="col">${t('op.title')}</th><th scope="col">${t('column.type')}</th>${
     map.places.map((one) => html`<th scope="col">${one}</th>`)}<th scope="col">${t('preflight.risk')}</th><th scope="col">${t('preflight.kept')}</th></tr></thead>
