@@ -207,17 +207,17 @@ class StepEmulator:
     def loss(self) -> Root | None:
         """The loss: of the numbers that the forward pass puts out that on which most ops act; None without any.
 
-        What is made of gradients, as their norm for clipping, is no loss.
+        What is made of gradients, as their norm for clipping, is no loss; of recorded calls, whose gradients are passed
+        on in ways that are not recorded, what is called behind the first backward.
         """
         ancestors: dict[int, set[int]] = {}
         behind: set[int] = set()
         best: tuple[int, int, Root] | None = None
         for number, op in enumerate(self.ops):
-            if (
-                is_gradient(op)
-                or updated_inputs(op.type)
-                or any(id(up.op) in behind for up in self.values.producers(op))
-            ):
+            if is_gradient(op) and op.recorded is not None:
+                break
+            is_behind = any(id(root.op) in behind for root in self.values.producers(op))
+            if is_behind or is_gradient(op) or updated_inputs(op.type):
                 behind.add(id(op))
                 continue
             above = {number}

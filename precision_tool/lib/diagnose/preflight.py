@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import floor, inf, isfinite, isnan, log2, nan
 from typing import Any
@@ -66,7 +67,7 @@ _VANISHED = 2.0**-11
 _NOISE = 64.0
 #: Elements that are computed at most to emulate ops one by one where no gradient tells their sensitivity: so many
 #: elements has the step, times its ops.
-_CHEAP = 2.0**26
+_CHEAP = 2.0**24
 #: Emulations that a search takes as a rule, to tell how much is left.
 _USUAL = 24
 #: Share of a type's ops that has to be kept before it is tried to keep all, and how many at least.
@@ -337,10 +338,8 @@ class _Step:
         def scale_of(op: Op) -> float:
             return scale if is_gradient(op) else 1.0
 
-        try:
+        with suppress(_LastOpError):
             self.emulator.run(rounding, scale_of=scale_of, on_op=done, on_stop=on_stop)
-        except _LastOpError:
-            pass
 
     def _measure(self, computed: Computed, dtype: str) -> _Measured:
         """Return what rounding to a type makes of one op, whose inputs are exact."""
