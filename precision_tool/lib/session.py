@@ -486,7 +486,7 @@ class Session:
         UsageError
             There are several steps or ranks, statistics only, or no float32 benchmark.
         """
-        from precision_tool.lib.diagnose.opened_step import open_step
+        from precision_tool.lib.diagnose.opened_step import described, open_step
         from precision_tool.lib.diagnose.preflight import preflight
 
         opened = (
@@ -496,7 +496,7 @@ class Session:
         )
         self.workspace.notes += opened.notes
         result = preflight(opened.emulator, tuple(types), progress=progress, **options)
-        return replace(result, source=opened.source, graph=opened.file.path, framework=opened.framework)
+        return described(result, opened)
 
     def random_errors(
         self,

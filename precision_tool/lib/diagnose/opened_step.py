@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from precision_tool.lib.data.benchmark_step import BenchmarkStep, benchmark_step
 from precision_tool.lib.data.dump_names import StepAndRank, placed
@@ -15,11 +15,13 @@ from precision_tool.lib.data.sides import benchmark_folder, find_golden, find_ru
 from precision_tool.lib.data.workspace import Workspace, open_workspace
 from precision_tool.lib.diagnose.emulation import StepEmulator
 from precision_tool.lib.diagnose.op_values import RunValues
+from precision_tool.lib.diagnose.preflight_model import Preflight
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.io.msprobe_dump import read_dump_header
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, UsageError
-from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.msprobe import Direction
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.wording import spans
 
@@ -91,6 +93,34 @@ def open_step(
         emulator=emulator, source=opened.leaf.path, file=opened.file, framework=_FRAMEWORKS[opened.file.framework],
         notes=opened.notes,
     )  # fmt: skip
+
+
+def described(result: Preflight, opened: OpenedStep) -> Preflight:
+    """Return what was told of a step with where it is, and with the modules of which all calls are to be kept.
+
+    Out of autocast a module takes all that is below it along: the calls of others are left to the script.
+    """
+    forward = [op for op in opened.file.ops if _is_forward(op)]
+    types = []
+    for forecast in result.types:
+        kept, computed = set(forecast.kept), {op.name for op in forecast.ranges}
+        others = {module_path(op.module) for op in forward if op.name in computed - kept}
+        modules = [
+            module for module in forecast.kept_modules
+            if not any(f"{path}.".startswith(f"{module_path(module)}.") for path in others)
+        ]  # fmt: skip
+        types.append(replace(forecast, kept_modules=tuple(modules)))
+    return replace(result, source=opened.source, graph=opened.file.path, framework=opened.framework, types=tuple(types))
+
+
+def module_path(module: str) -> str:
+    """Return the path of a module in its model: `blocks.1.act` of `blocks.1.act (GELU)`."""
+    return module.partition(" (")[0]
+
+
+def _is_forward(op: Op) -> bool:
+    call = None if op.recorded is None else op.recorded.call.call
+    return call is not None and call.direction is Direction.FORWARD
 
 
 def _tensors_of(space: Workspace, folder: str | None) -> str:

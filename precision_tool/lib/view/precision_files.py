@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from precision_tool.lib.diagnose.opened_step import module_path
 from precision_tool.lib.diagnose.plan import dtypes_in_float32
 from precision_tool.lib.diagnose.preflight_model import TypeForecast
 from precision_tool.lib.messages import text
@@ -188,16 +189,12 @@ def atc_lines(dtype: str, paths: Mapping[str, str]) -> list[str]:
 # --- PyTorch and MindSpore ---
 
 
-def module_path(module: str) -> str:
-    """Return the path of a module in its model: `blocks.1.act` of `blocks.1.act (GELU)`."""
-    return module.partition(" (")[0]
-
-
 def outside_modules(forecast: TypeForecast, ops: Iterable[Op]) -> list[Op]:
     """Return the calls to keep in float32 that no module which is kept makes: the script has to be changed there."""
-    paths = {module_path(module) for module in forecast.kept_modules}
+    paths = [f"{module_path(module)}." for module in forecast.kept_modules]
     kept = set(forecast.kept)
-    return [op for op in ops if op.is_recorded and op.name in kept and module_path(op.module) not in paths]
+    calls = [op for op in ops if op.is_recorded and op.name in kept]
+    return [op for op in calls if not any(f"{module_path(op.module)}.".startswith(path) for path in paths)]
 
 
 def _module(forecast: TypeForecast, framework: str) -> list[PrecisionFile]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, isnan, log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -29,6 +29,8 @@ from precision_tool.lib.view.text import LabelledLines, Line, json_text, label, 
 
 if TYPE_CHECKING:
     from precision_tool.lib.model.graph import Op
+
+T = TypeVar("T")
 
 _COLUMN = "screen.view.preflight.column"
 #: Ops that could not be emulated that are named with their reason.
@@ -141,7 +143,7 @@ def _type_lines(forecast: TypeForecast, limit: int, is_loss: bool) -> Iterator[R
         yield shown(Message("screen.view.preflight.no_search"), "dim")
 
 
-def _some(items: Sequence[object], limit: int) -> Sequence[object]:
+def _some(items: Sequence[T], limit: int) -> Sequence[T]:
     return items[: limit or None]
 
 

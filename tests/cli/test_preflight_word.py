@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import fingerprint, tool
 from msprobe_network import dump_network
-from preflights import preflight_result
+from preflights import forecast, preflight_result
 
 from precision_tool import open_data
 from precision_tool.lib.cli.command import load_command
 from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.diagnose.emulation import StepEmulator
+from precision_tool.lib.diagnose.opened_step import OpenedStep, described
 from precision_tool.lib.diagnose.preflight import BOUND_GRADIENTS, BOUND_LOSS, SECONDS
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.msprobe import RecordedCall, RecordedOp, parse_call_name
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.switches import _checked_file
 from precision_tool.lib.view.preflight_screen import preflight_json
@@ -110,7 +115,7 @@ def test_a_dump_of_msprobe_is_read_at_any_level_and_a_rank_is_chosen(tmp_path: P
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with two ranks, a dump in float16, one of statistics, tensors without a graph, and no benchmark."""
+    """A folder with two ranks, a dump in float16, one of statistics, tensors without a graph, and no benchmark."""
     cwd = tmp_path_factory.mktemp("several")
     for rank in (0, 1):
         dump_network(cwd / "gpu" / "step0" / f"rank{rank}")
@@ -148,6 +153,33 @@ def test_the_help_tells_the_defaults(capsys: pytest.CaptureFixture[str]) -> None
         ("--bound-loss", BOUND_LOSS), ("--bound-gradients", BOUND_GRADIENTS), ("--seconds", SECONDS)
     ):  # fmt: skip
         assert f"(default {value:g})" in told[option]
+
+
+def test_a_module_with_calls_that_need_not_be_kept_stays_in_autocast() -> None:
+    calls = {
+        "Functional.gelu.0.forward": "blocks.0.act (GELU)", "Tensor.__add__.0.forward": "blocks.0 (Block)",
+        "Functional.linear.0.forward": "blocks.0.up (Linear)", "Functional.linear.1.forward": "blocks.0.up2 (Linear)",
+    }  # fmt: skip
+    ops = tuple(
+        Op(
+            name=name,
+            type="call",
+            attrs={"module": module},
+            recorded=RecordedOp(call=RecordedCall(name=name, call=call)),
+        )
+        for name, module in calls.items()
+        if (call := parse_call_name(name)) is not None
+    )
+    kept = [*calls][:3]
+    told = forecast(kept=tuple(kept), modules=tuple(calls[name] for name in kept))
+    ranges = tuple(replace(told.ranges[0], name=name) for name in calls)
+    step = OpenedStep(
+        emulator=StepEmulator.__new__(StepEmulator), source="gpu", framework="PyTorch",
+        file=GraphFile(path="gpu/dump.json", graphs=(Graph(name="step", ops=ops),)),
+    )  # fmt: skip
+    result = described(preflight_result(replace(told, ranges=ranges)), step)
+    assert result.types[0].kept_modules == ("blocks.0.act (GELU)", "blocks.0.up (Linear)"), "up2 is below blocks.0"
+    assert (result.source, result.graph) == ("gpu", "gpu/dump.json")
 
 
 def test_from_python(tmp_path: Path) -> None:
