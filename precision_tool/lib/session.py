@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,13 @@ from precision_tool.lib.messages.errors import NoBenchmarkError, UsageError
 if TYPE_CHECKING:
     from precision_tool.lib.compare.arrays import Side, TensorProxy
     from precision_tool.lib.compare.folders import CompareOptions
-    from precision_tool.lib.compare.scheduler import Resources
+    from precision_tool.lib.compare.scheduler import Progress, Resources
     from precision_tool.lib.compare.toolkit import Toolkit, Tools
     from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph
+    from precision_tool.lib.diagnose.opened_step import OpenedStep
     from precision_tool.lib.diagnose.overflow import OverflowReport
     from precision_tool.lib.diagnose.passports import PassportPair
+    from precision_tool.lib.diagnose.preflight_model import Preflight
     from precision_tool.lib.diagnose.random_errors import RandomReport
     from precision_tool.lib.diagnose.study import Study
     from precision_tool.lib.diagnose.study_plan import StudyOptions
@@ -444,6 +446,57 @@ class Session:
         from precision_tool.lib.diagnose.overflow import find_overflow
 
         return find_overflow(self.data, folder, graph, limit, resources or THIS_THREAD)
+
+    def preflight(
+        self,
+        benchmark: str | OpenedStep | None = None,
+        graph: str | None = None,
+        *,
+        types: Sequence[str] = ("float16", "bfloat16"),
+        progress: Progress | None = None,
+        **options: float,
+    ) -> Preflight:
+        """Tell what 16 bits will do to a step of the benchmark, and which ops to keep in float32, as `preflight`.
+
+        Parameters
+        ----------
+        benchmark : str or OpenedStep, optional
+            The benchmark's step: a data folder, a dump of msprobe at any level, a folder of `.npy` files, or what
+            `open_step` returned; by default the benchmark of the data folder, at the session's step and rank.
+        graph : str, optional
+            TensorFlow's graph; by default the one saved with the step.
+        types : sequence of str
+            "float16", "bfloat16".
+        progress : callable, optional
+            Called with (done, total).
+        **options : float
+            `bound_loss` and `bound_gradients`, the largest relative errors that are allowed, and `seconds` for the
+            search.
+
+        Returns
+        -------
+        Preflight
+            For each type ranges, loss scale, sensitivities, and the ops to keep in float32 with the errors before and
+            after.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is no benchmark, no graph of it, or none of that step and rank.
+        UsageError
+            There are several steps or ranks, statistics only, or no float32 benchmark.
+        """
+        from precision_tool.lib.diagnose.opened_step import described, open_step
+        from precision_tool.lib.diagnose.preflight import preflight
+
+        opened = (
+            open_step(self.workspace, benchmark, graph, step=self.step, rank=self.rank)
+            if benchmark is None or isinstance(benchmark, str)
+            else benchmark
+        )
+        self.workspace.notes += opened.notes
+        result = preflight(opened.emulator, tuple(types), progress=progress, **options)
+        return described(result, opened)
 
     def random_errors(
         self,

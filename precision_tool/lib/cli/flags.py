@@ -6,6 +6,7 @@ import argparse
 import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from precision_tool.lib.data.settings import MOST_COUNTED, MOST_WORKERS
@@ -56,6 +57,17 @@ def cosine(word: str) -> float:
         value = 2.0
     if not -1 <= value <= 1:
         raise argparse.ArgumentTypeError(text("argument.cosine", value=repr(word)))
+    return value
+
+
+def relative_error(word: str) -> float:
+    """Return an argument as a relative error above 0."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < inf:
+        raise argparse.ArgumentTypeError(text("argument.relative_error", value=reprlib.repr(word)))
     return value
 
 

@@ -88,6 +88,11 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             "[RESULT] | learn DIR | merge FILE ... [-o FILE]",
             "how precise the device computes, by type of op; carried to later runs",
         ),
+        Word(
+            "preflight",
+            "[DIR] [--type TYPE] [--write]",
+            "tell from the benchmark what 16 bits will do, and what to keep in float32",
+        ),
     ),
     "Look closer": (
         Word(

@@ -319,6 +319,11 @@ class GoldenFiles(BenchmarkSide):
         """Number of steps and ranks named by its folders, each with tensors of its own; 0 where it stands for all."""
         return len(self._benchmark.places)
 
+    @property
+    def steps_and_ranks(self) -> tuple[StepAndRank, ...]:
+        """The steps and ranks that its folders name."""
+        return tuple(self._benchmark.places)
+
     def of_place(self, step: int | None, rank: int | None) -> GoldenFiles | None:
         """The tensors of a step and rank; None where there are none. Folders that name no rank are of all."""
         for place in ((step, rank), (step, None), (None, rank), (None, None)):

@@ -26,6 +26,7 @@ from precision_tool.lib.diagnose.graph_diff import GraphDiff
 from precision_tool.lib.diagnose.overflow import LeafOverflow, OverflowOp
 from precision_tool.lib.diagnose.overflow_advice import AdviceKind
 from precision_tool.lib.diagnose.passports import Difference
+from precision_tool.lib.diagnose.preflight_model import LossScale, Preflight, TypeForecast
 from precision_tool.lib.diagnose.random_errors import Between, RandomOp, SlotPair
 from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_votes import Role
@@ -416,6 +417,13 @@ def _random(kinds: _Parts) -> Part:
     return kinds.object("Random", {"pairs": [pair], "noise_floor": str | None, "passports": _passports(kinds)})
 
 
+def _preflight(kinds: _Parts) -> Part:
+    scale = kinds.record(LossScale, "ScalesThatFit")
+    forecast = kinds.record(TypeForecast, scale=scale)
+    file = kinds.object("PrecisionFile", {"file": str, "option": str | None})
+    return kinds.record(Preflight, types=[forecast], not_emulated=dict[str, str], files=[file])
+
+
 def _profile(kinds: _Parts) -> Part:
     entry = kinds.object("TypePrecision", {
         "type": str, "input_dtype": str | None, "dtype": str, "kind": get_type_hints(TypePrecision)["kind"],
@@ -570,8 +578,8 @@ def _toolkit(kinds: _Parts) -> Part:
 
 COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
-    "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "pt": _pt, "cp": _cp, "dc": _dc,
-    "h5copy": _h5copy, "toolkit": _toolkit,
+    "preflight": _preflight, "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "pt": _pt, "cp": _cp,
+    "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit,
 }  # fmt: skip
 
 

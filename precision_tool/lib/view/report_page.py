@@ -171,6 +171,8 @@ def _others(document: Mapping[str, Any], verdicts: list[str]) -> list[str]:
 def _parts(document: Mapping[str, Any]) -> _Parts:
     if (study := document.get("study")) is not None:
         return _study_parts(study)
+    if (preflight := document.get("preflight")) is not None:
+        return _preflight_parts(preflight)
     at = _shown_first(document)
     if at is None:
         return _no_culprit("is-doubtful", Message("page.verdict.none"))
@@ -196,6 +198,17 @@ def _no_culprit(
 ) -> _Parts:
     rows = [("page.verdict.sure", [confidence])]
     return _Parts(mark=mark, kicker="verdict", title=title, rows=rows, steps=steps)
+
+
+def _preflight_parts(preflight: Mapping[str, Any]) -> _Parts:
+    first, *others = preflight["types"]
+    rows = [
+        ("page.preflight.ops", [", ".join(first["kept"])]),
+        ("page.preflight.other", [other["conclusion"] for other in others]),
+    ]
+    return _Parts(
+        mark=first["mark"], kicker="verdict", title=first["conclusion"], rows=rows, steps=preflight["next"]
+    )  # fmt: skip
 
 
 def _study_parts(study: Mapping[str, Any]) -> _Parts:

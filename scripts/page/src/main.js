@@ -5,6 +5,7 @@ import { load } from './data.js';
 import { KINDS, legend, MODES, PALETTES } from './map/shades.js';
 import { MapView } from './map/view.js';
 import { opView } from './op.js';
+import { showPreflight } from './preflight.js';
 import { showStudy } from './study.js';
 import { opTable, tensorTable } from './tables.js';
 import { verdictView } from './verdict.js';
@@ -313,8 +314,8 @@ async function start() {
     await painted();
     data = await load();
     place.replaceChildren();
-    if (data.study) {
-      showStudy(place, data);
+    if (data.study || data.preflight) {
+      (data.study ? showStudy : showPreflight)(place, data);
       performance.mark('interactive');
       window.report = { data };
       return;

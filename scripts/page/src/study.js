@@ -1,16 +1,11 @@
 // The page of a study: who is to blame on which ranks, and the heat maps step × op and rank × op.
 import { html, nothing, render } from 'lit-html';
+import { cellAt, drawHeat, movedBy } from './heat.js';
 import { PALETTES } from './map/shades.js';
 import { commandLine, steps } from './verdict.js';
 import { count, currentLanguage, languages, local, setLanguage, t } from './words.js';
 
 const LIMITS = ['1e-6', '1e-4', '0.001', '0.01', '0.1'];
-const MOST_HEIGHT = 520;
-const LEAST_ROW = 1;
-const MOST_ROW = 18;
-/** Pixels of a cell from which on more than its colour can be drawn, and of the corner that marks an own error. */
-const LEAST_MARKED = 7;
-const CORNER = 6;
 /** Places that are all named beside a map; of more the first and the last. */
 const MOST_LABELS = 30;
 /** The sign of the first of the other places in `worst`. */
@@ -147,90 +142,13 @@ function page() {
     ${study.notes.map((note) => html`<p class="soft"><bdi>${local(note)}</bdi></p>`)}<p class="soft">${about.tool} · ${about.time}</p></div></section></div></main>`;
 }
 
-/** Where a place and an op lie on the canvas, in pixels of the page. */
-function grid(map, canvas) {
-  const width = Math.max(1, canvas.clientWidth);
-  const row = Math.min(MOST_ROW, Math.max(LEAST_ROW, MOST_HEIGHT / map.places.length));
-  return { width, height: Math.max(1, Math.round(row * map.places.length)), row, column: width / map.ops.length };
-}
-
-/** Draws a map; where several cells share a pixel the worst of them is seen. */
+/** Draws a map with the culprit and the cell where the arrow keys are. */
 function draw(map) {
   const canvas = document.getElementById(`heat-${map.what}`);
   if (!canvas) return;
-  const { width, height, row, column } = grid(map, canvas);
-  const scale = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext('2d');
-  context.scale(scale, scale);
-  const { levels, grey } = PALETTES[isDark() ? 'dark' : 'light'];
-  const lines = Math.min(map.places.length, Math.max(1, Math.floor(height)));
-  const across = Math.min(map.ops.length, Math.max(1, Math.floor(width)));
-  for (let line = 0; line < lines; line += 1) {
-    const from = Math.floor((line * map.places.length) / lines);
-    const to = Math.max(from + 1, Math.floor(((line + 1) * map.places.length) / lines));
-    for (let at = 0; at < across; at += 1) {
-      const first = Math.floor((at * map.ops.length) / across);
-      const last = Math.max(first + 1, Math.floor(((at + 1) * map.ops.length) / across));
-      let worst = -1;
-      for (let which = from; which < to; which += 1) {
-        for (let op = first; op < last; op += 1) worst = Math.max(worst, map.rows[which].charCodeAt(op) - 48);
-      }
-      context.fillStyle = worst < 0 ? grey : levels[worst];
-      context.fillRect((at * width) / across, (line * height) / lines, Math.max(column, width / across) + 0.5, Math.max(row, height / lines) + 0.5);
-    }
-  }
-  mark(context, map, canvas);
-}
-
-/** What is told by more than colour, where cells are large enough: levels by lengths, own errors by a corner, the culprit by a star. */
-function mark(context, map, canvas) {
-  const { width, height, row, column } = grid(map, canvas);
-  const { text, mark: colour, paper } = PALETTES[isDark() ? 'dark' : 'light'];
-  if (column >= LEAST_MARKED && row >= LEAST_MARKED) {
-    map.rows.forEach((signs, at) => {
-      for (let op = 0; op < map.ops.length; op += 1) {
-        const [left, top] = [op * column, at * row];
-        const level = signs.charCodeAt(op) - 48;
-        context.fillStyle = level === 5 ? paper : text;
-        if (level > 0) context.fillRect(left, top + row - 3, (column * level) / 5 - 1, 2);
-        if (map.own?.[at][op] !== '1') continue;
-        context.beginPath();
-        context.moveTo(left, top);
-        context.lineTo(left + CORNER, top);
-        context.lineTo(left, top + CORNER);
-        context.fill();
-      }
-    });
-  }
   const { culprit } = study;
-  const [at, op] = culprit ? [map.places.indexOf(culprit[map.what]), map.ops.indexOf(culprit.op)] : [-1, -1];
-  if (at >= 0 && op >= 0) {
-    const size = Math.max(column, LEAST_MARKED);
-    const tall = Math.max(row, LEAST_MARKED);
-    context.strokeStyle = colour;
-    context.lineWidth = 2;
-    context.strokeRect((op + 0.5) * column - size / 2 + 1, Math.min(height - tall, at * row) + 1, size - 2, tall - 2);
-    context.fillStyle = colour;
-    context.font = '13px sans-serif';
-    context.textBaseline = 'middle';
-    const isAtEnd = (op + 1) * column + 16 > width;
-    context.fillText('★', isAtEnd ? op * column - 15 : (op + 1) * column + 2, Math.min(height - 7, Math.max(7, (at + 0.5) * row)));
-  }
-  const cell = cells[map.what];
-  if (cell && document.activeElement === canvas) {
-    context.strokeStyle = text;
-    context.lineWidth = 2;
-    context.strokeRect(cell.op * column, cell.at * row, Math.max(column, 4), Math.max(row, 4));
-  }
-}
-
-function cellAt(map, event) {
-  const { width, height } = grid(map, event.target);
-  const within = (offset, size, number) => Math.min(number - 1, Math.max(0, Math.floor((offset * number) / size)));
-  return { at: within(event.offsetY, height, map.places.length), op: within(event.offsetX, width, map.ops.length) };
+  const star = culprit ? { at: map.places.indexOf(culprit[map.what]), op: map.ops.indexOf(culprit.op) } : null;
+  drawHeat(canvas, map, { isDark: isDark(), star, cell: cells[map.what] });
 }
 
 function point(map, cell) {
@@ -244,19 +162,14 @@ function choose(number, cell) {
   document.getElementById('study-leaf')?.scrollIntoView({ block: 'nearest' });
 }
 
-const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-
 /** Arrow keys go from cell to cell, Enter chooses one. */
 function keyDown(event, number) {
   const map = study.maps[number];
   const last = cells[map.what] ?? { at: 0, op: 0 };
-  const step = ARROWS[event.key];
+  const next = movedBy(map, last, event.key);
   if (event.key === 'Enter') choose(number, last);
-  else if (step) {
-    point(map, {
-      at: Math.min(map.places.length - 1, Math.max(0, last.at + step[0])), op: Math.min(map.ops.length - 1, Math.max(0, last.op + step[1])),
-    });
-  } else return;
+  else if (next) point(map, next);
+  else return;
   event.preventDefault();
   draw(map);
 }

@@ -1,0 +1,214 @@
+"""The files that keep ops of a network in float32: those of GE (ATC and TensorFlow's adapter), and a module of Python.
+
+`modify_mixlist` and `keep_dtype` name types as GE does, which is not always as TensorFlow does; `customize_dtypes` and
+`op_precision_mode` name ops, whose names are lost where GE fuses them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.diagnose.opened_step import module_path
+from precision_tool.lib.diagnose.plan import dtypes_in_float32
+from precision_tool.lib.diagnose.preflight_model import TypeForecast
+from precision_tool.lib.messages import text
+from precision_tool.lib.ops.base import Kind
+from precision_tool.lib.ops.op_table import find
+from precision_tool.lib.training.mixlist import MIXLIST_NAME
+from precision_tool.lib.training.switches import dtype_lines, precision_lines
+from precision_tool.lib.view.report_page import asset
+
+if TYPE_CHECKING:
+    from precision_tool.lib.model.graph import Op
+
+KEEP_DTYPE_NAME, CUSTOMIZE_NAME, MODE_NAME = "keep_dtype.cfg", "customize_dtypes.cfg", "op_precision_mode.ini"
+MODULE_NAME = "keep_in_float32.py"
+#: The precision mode in which GE looks at these files, by the type of all other ops.
+MODES = {"float16": "allow_mix_precision_fp16", "bfloat16": "allow_mix_precision_bf16"}
+#: The same for `precision_mode_v2`, which ATC takes.
+MODES_V2 = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
+
+#: What GE makes of types of TensorFlow that it calls otherwise, by its plug-ins' `OriginOpType`; where the axes are
+#: constant, a reduction ends in D.
+_GE_TYPES: Mapping[str, tuple[str, ...]] = {
+    "MatMul": ("MatMulV2",), "BatchMatMul": ("BatchMatMul", "BatchMatMulV2"),
+    "BatchMatMulV2": ("BatchMatMul", "BatchMatMulV2"), "Softmax": ("SoftmaxV2",), "LogSoftmax": ("LogSoftmaxV2",),
+    "Sum": ("ReduceSum", "ReduceSumD"), "Mean": ("ReduceMean", "ReduceMeanD"), "Max": ("ReduceMax", "ReduceMaxD"),
+    "Min": ("ReduceMin", "ReduceMinD"), "Prod": ("ReduceProd", "ReduceProdD"), "AddV2": ("Add", "AddV2"),
+    "FusedBatchNorm": ("BatchNorm",), "FusedBatchNormV2": ("BatchNorm",), "FusedBatchNormV3": ("BatchNorm",),
+    "FusedBatchNormGrad": ("BatchNormGrad",), "FusedBatchNormGradV2": ("BatchNormGrad",),
+    "FusedBatchNormGradV3": ("BatchNormGrad",),
+    "Conv2DBackpropFilter": ("Conv2DBackpropFilter", "Conv2DBackpropFilterD"),
+    "Conv2DBackpropInput": ("Conv2DBackpropInput", "Conv2DBackpropInputD"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionFile:
+    """A file to write.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the folder.
+    option : str
+        The option of GE that takes it; "" for a module of Python.
+    content : str
+        What is in it.
+    """
+
+    name: str
+    option: str
+    content: str
+
+
+def ge_types(types: Iterable[str]) -> tuple[str, ...]:
+    """Return types of ops as GE names them, those of TensorFlow by what its plug-ins make of them."""
+    return tuple(dict.fromkeys(name for op_type in types for name in _GE_TYPES.get(op_type, (op_type,))))
+
+
+def precision_files(forecast: TypeForecast, ops: Sequence[Op], framework: str) -> list[PrecisionFile]:
+    """Return the files that keep the ops of a forecast in float32.
+
+    Parameters
+    ----------
+    forecast : TypeForecast
+        Which ops these are.
+    ops : sequence of Op
+        The ops of the graph.
+    framework : str
+        Whose they are, as `Preflight` has it.
+
+    Returns
+    -------
+    list of PrecisionFile
+        Only those with something in them: of TensorFlow the four of GE, of others one module of Python.
+
+    Raises
+    ------
+    ScriptError
+        An op has a name that GE's files cannot have.
+    """
+    kept = [op for op in ops if op.name in set(forecast.kept)]
+    if framework != "TensorFlow":
+        return _module(forecast, framework)
+    types = set(forecast.kept_types)
+    by_name = [op for op in kept if op.type not in types]
+    files = []
+    if types:
+        lists = {"black-list": {"to-add": list(ge_types(forecast.kept_types))}}
+        files.append(PrecisionFile(name=MIXLIST_NAME, option="modify_mixlist", content=_json(lists)))
+    if kept:
+        lines = [*(f"OpType::{name}" for name in ge_types(forecast.kept_types)), *(op.name for op in by_name)]
+        files.append(PrecisionFile(name=KEEP_DTYPE_NAME, option="keep_dtype", content=_lines(lines)))
+        dtypes = {op.name: given for op in kept if "float" in (given := dtypes_in_float32(op))}
+        if dtypes:
+            content = _lines(dtype_lines(dtypes))
+            files.append(PrecisionFile(name=CUSTOMIZE_NAME, option="customize_dtypes", content=content))
+        modes = _implementations(kept, by_name, types)
+        if modes:
+            content = _lines(precision_lines(modes))
+            files.append(PrecisionFile(name=MODE_NAME, option="op_precision_mode", content=content))
+    return files
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _implementations(kept: Sequence[Op], by_name: Sequence[Op], types: set[str]) -> dict[str, str]:
+    """Return how kernels of kept ops compute in float32: products not in HF32, functions not by coarse tables."""
+    modes: dict[str, str] = {}
+    for op in kept:
+        if op.type in types and (mode := _implementation(op.type)):
+            modes |= {f"OpType::{name}": mode for name in ge_types([op.type])}
+    return modes | {op.name: mode for op in by_name if (mode := _implementation(op.type))}
+
+
+def _implementation(op_type: str) -> str:
+    spec = find(op_type)
+    if spec is None:
+        return ""
+    if spec.kind is Kind.MATRIX:
+        return "enable_float_32_execution"
+    return "high_precision" if spec.kind in (Kind.APPROXIMATE, Kind.COMPOSITE) else ""
+
+
+# --- how a training script uses them ---
+
+
+def script_lines(dtype: str, paths: Mapping[str, str], is_in_place: bool) -> list[str]:
+    """Return the lines of a TensorFlow script that use the files.
+
+    Parameters
+    ----------
+    dtype : str
+        The type of all other ops.
+    paths : mapping of str to str
+        The files, by their option.
+    is_in_place : bool
+        Whether the action `mixlist` of the helper finds its file by itself.
+    """
+    given = [f"precision_mode={MODES[dtype]!r}"]
+    given += [f"{name}={paths[name]!r}" for name in ("customize_dtypes", "op_precision_mode") if name in paths]
+    action = ["action='mixlist'"] if "modify_mixlist" in paths and is_in_place else []
+    arguments = ", ".join([*action, *given])
+    lines = [
+        "import precision_tool.tf_config as npu_tf_config",
+        f"config = npu_tf_config.session_dump_config(config, {arguments})  # session",
+        f"npu_tf_config.npu_device_dump_config(npu_device, {arguments})  # TensorFlow 2",
+    ]
+    if "modify_mixlist" in paths and not is_in_place:
+        path = paths["modify_mixlist"]
+        lines += [
+            f"custom_op.parameter_map['modify_mixlist'].s = tf.compat.as_bytes({path!r})  # session",
+            f"npu_device.global_options().modify_mixlist = {path!r}  # TensorFlow 2",
+        ]
+    estimator = [*given, *(f"{name}={paths[name]!r}" for name in ("modify_mixlist",) if name in paths)]
+    lines.append(f"npu_config = NPURunConfig({', '.join(estimator)})  # Estimator")
+    return lines
+
+
+def atc_lines(dtype: str, paths: Mapping[str, str]) -> list[str]:
+    """Return the call of ATC that uses the files, without `customize_dtypes`, which would win over `keep_dtype`."""
+    named = ("keep_dtype", "modify_mixlist", "op_precision_mode")
+    options = [
+        f"--precision_mode_v2={MODES_V2[dtype]}",
+        *(f"--{name}={paths[name]}" for name in named if name in paths),
+    ]
+    return [f"atc {' '.join(options)} ...  # ATC"]
+
+
+# --- PyTorch and MindSpore ---
+
+
+def outside_modules(forecast: TypeForecast, ops: Iterable[Op]) -> list[Op]:
+    """Return the calls to keep in float32 that no module which is kept makes: the script has to be changed there."""
+    paths = [f"{module_path(module)}." for module in forecast.kept_modules]
+    kept = set(forecast.kept)
+    calls = [op for op in ops if op.is_recorded and op.name in kept]
+    return [op for op in calls if not any(f"{module_path(op.module)}.".startswith(path) for path in paths)]
+
+
+def _module(forecast: TypeForecast, framework: str) -> list[PrecisionFile]:
+    modules = tuple(dict.fromkeys(filter(None, map(module_path, forecast.kept_modules))))
+    if not modules:
+        return []
+    listed = "(\n" + "".join(f"    {name!r},\n" for name in modules) + ")"
+    what = text("screen.view.preflight.in_module", dtype=forecast.dtype)
+    template = asset(f"keep_in_float32.{'mindspore' if framework == 'MindSpore' else 'torch'}.txt")
+    content = template.replace("@WHAT@", what).replace("@MODULES@", listed)
+    return [PrecisionFile(name=MODULE_NAME, option="", content=content)]
+
+
+def module_lines(framework: str) -> list[str]:
+    """Return the lines of a script that use the module."""
+    name = "net" if framework == "MindSpore" else "model"
+    return ["from keep_in_float32 import keep_in_float32", f"{name} = keep_in_float32({name})"]

@@ -1,0 +1,196 @@
+"""`preflight` as a user runs it: on TensorFlow's tensors with their graph, and on dumps of msprobe at any level."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import fingerprint, tool
+from msprobe_network import dump_network
+from preflights import forecast, preflight_result
+
+from precision_tool import open_data
+from precision_tool.lib.cli.command import load_command
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.diagnose.emulation import StepEmulator
+from precision_tool.lib.diagnose.opened_step import OpenedStep, described
+from precision_tool.lib.diagnose.preflight import BOUND_GRADIENTS, BOUND_LOSS, SECONDS
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.msprobe import RecordedCall, RecordedOp, parse_call_name
+from precision_tool.lib.session import Session
+from precision_tool.lib.training.switches import _checked_file
+from precision_tool.lib.view.preflight_screen import preflight_json
+
+_FLOAT = 'attr { key: "T" value { type: DT_FLOAT } }'
+#: A square that leaves float16, scaled back before the loss.
+_GRAPH = f"""
+node {{ name: "x" op: "Placeholder" attr {{ key: "dtype" value {{ type: DT_FLOAT }} }} }}
+node {{ name: "w" op: "VariableV2" attr {{ key: "dtype" value {{ type: DT_FLOAT }} }} }}
+node {{ name: "scale" op: "VariableV2" attr {{ key: "dtype" value {{ type: DT_FLOAT }} }} }}
+node {{ name: "fc1/MatMul" op: "MatMul" input: "x" input: "w" {_FLOAT} }}
+node {{ name: "fc1/Square" op: "Square" input: "fc1/MatMul" {_FLOAT} }}
+node {{ name: "fc1/Mul" op: "Mul" input: "fc1/Square" input: "scale" {_FLOAT} }}
+node {{ name: "Mean/axes" op: "Const" attr {{ key: "dtype" value {{ type: DT_INT32 }} }} attr {{ key: "value" value {{ tensor {{
+  dtype: DT_INT32 tensor_shape {{ dim {{ size: 2 }} }} tensor_content: "\\000\\000\\000\\000\\001\\000\\000\\000" }} }} }} }}
+node {{ name: "loss/Mean" op: "Mean" input: "fc1/Mul" input: "Mean/axes" {_FLOAT} }}
+"""  # noqa: E501
+
+
+def benchmark(folder: Path, *, has_graph: bool = True) -> Path:
+    """Write the tensors of a step of TensorFlow into a data folder, with its graph beside them."""
+    random = np.random.default_rng(1)
+    x, w = (random.standard_normal(shape).astype("f4") for shape in ((8, 6), (6, 5)))
+    w, scale = w * 300, np.float32(1e-5)
+    product = x @ w
+    squared = product * product
+    tensors = {
+        "x": x, "w": w, "scale": scale, "fc1_MatMul": product, "fc1_Square": squared, "fc1_Mul": squared * scale,
+        "loss_Mean": (squared * scale).mean(),
+    }  # fmt: skip
+    (folder / "tf" / "dump").mkdir(parents=True)
+    for name, array in tensors.items():
+        np.save(folder / "tf" / "dump" / f"{name}.0.1700000000000000.npy", np.asarray(array, "f4"))
+    if has_graph:
+        (folder / "tf" / "graph").mkdir()
+        (folder / "tf" / "graph" / "step.pbtxt").write_text(_GRAPH)
+    return folder
+
+
+def test_what_overflows_is_kept_and_the_files_keep_it(tmp_path: Path) -> None:
+    data = benchmark(tmp_path / "precision_data")
+    before = fingerprint(data / "tf")
+    run = tool("preflight", "--json", "--fail", cwd=tmp_path, code=1)
+    half, brain = run.json["types"]
+    risks = {op["name"]: op["risks"] for op in half["ranges"]}
+    assert risks["fc1/Square"] == ["overflow"]
+    assert not any(op["risks"] for op in brain["ranges"])
+    assert half["all_narrow"]["loss"] == "inf"
+    assert half["is_enough"]
+    assert {"fc1/Square", "fc1/Mul"} <= set(half["kept"]), "the factor takes what overflows"
+    assert run.json["loss_name"] == "loss/Mean"
+    shown = tool("preflight", "--type", "float16", cwd=tmp_path, columns=100)
+    lines = shown.out.splitlines()
+    assert lines[-2] == "next  write the files that keep these ops in float32:"
+    words = shlex.split(lines[-1])
+    assert words[-4:] == ["preflight", "--type", "float16", "--write"]
+    told = tool(*words[1:], cwd=tmp_path, columns=100).out
+    written = tmp_path / "precision_data" / "temp"
+    lists = json.loads((written / "modify_mixlist.json").read_text())
+    assert "Square" in lists["black-list"]["to-add"]
+    _checked_file("customize_dtypes", str(written / "customize_dtypes.cfg"))
+    assert "fc1/Square::InputDtype:float,OutputDtype:float" in (written / "customize_dtypes.cfg").read_text()
+    assert "OpType::Square" in (written / "keep_dtype.cfg").read_text()
+    assert "session_dump_config(config, action='mixlist', precision_mode='allow_mix_precision_fp16'" in told
+    assert fingerprint(data / "tf") == before
+
+
+def test_files_of_two_types_lie_apart_and_are_named_by_path(tmp_path: Path) -> None:
+    benchmark(tmp_path / "precision_data")
+    bounds = ("--bound-loss", "1e-9")
+    run = tool("preflight", *bounds, "--write", "out", "-o", "r/p.html", "--json", cwd=tmp_path)
+    files = [entry["file"] for entry in run.json["files"]]
+    assert {Path(file).parent.name for file in files} == {"float16", "bfloat16"}
+    assert all((tmp_path / file).is_file() for file in files)
+    assert (tmp_path / "r" / "p.html").is_file()
+    assert not (tmp_path / "precision_data" / "temp" / "modify_mixlist.json").exists()
+
+
+def test_a_dump_of_msprobe_is_read_at_any_level_and_a_rank_is_chosen(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        dump_network(tmp_path / "gpu" / "step0" / f"rank{rank}", seed=rank)
+    run = tool("preflight", "gpu", "--rank", "1", "--type", "bfloat16", "--json", cwd=tmp_path).json
+    assert run["source"] == "gpu/step0/rank1"
+    assert run["framework"] == "PyTorch"
+    same = tool("preflight", "gpu/step0/rank1", "--type", "bfloat16", "--json", cwd=tmp_path).json
+    assert same["types"][0]["all_narrow"] == run["types"][0]["all_narrow"]
+    shown = tool("preflight", "gpu/step0/rank1", "--write", "out", cwd=tmp_path).out
+    module = (tmp_path / "out" / "bfloat16" / "keep_in_float32.py").read_text()
+    assert "'blocks.0.act'" in module
+    assert "from keep_in_float32 import keep_in_float32" in shown
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two ranks, a dump in float16, one of statistics, tensors without a graph, and no benchmark."""
+    cwd = tmp_path_factory.mktemp("several")
+    for rank in (0, 1):
+        dump_network(cwd / "gpu" / "step0" / f"rank{rank}")
+    dump_network(cwd / "half" / "step0" / "rank0", "float16")
+    dump_network(cwd / "statistics" / "step0" / "rank0", task="statistics")
+    benchmark(cwd / "bare", has_graph=False)
+    (cwd / "precision_data" / "npu" / "debug_0" / "dump").mkdir(parents=True)
+    return cwd
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpu"], "several steps or ranks were dumped: steps 0; ranks 0, 1"),
+        (["gpu", "--rank", "7"], "no dump of rank 7; steps 0; ranks 0, 1"),
+        (["half"], "not a float32 benchmark"),
+        (["statistics"], "statistics only"),
+        (["nowhere"], "no such folder"),
+        ([], "tf/dump"),
+        (["bare"], "no TensorFlow graph"),
+        (["gpu/step0/rank0", "--bound-loss", "0"], "must be a relative error above 0"),
+        (["gpu/step0/rank0", "--write", "precision_data/npu/debug_0/dump"], "holds dumps"),
+    ],
+)
+def test_what_cannot_be_told_is_an_error_that_says_what_to_do(words: list[str], said: str, several: Path) -> None:
+    run = tool("preflight", *words, cwd=several, code=2)
+    assert said in run.text
+    assert "hint: " in run.err
+
+
+def test_the_help_tells_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = load_command("preflight").parser(Session(Settings()))
+    told = {action.option_strings[0]: str(action.help) for action in parser._actions if action.option_strings}
+    for option, value in (
+        ("--bound-loss", BOUND_LOSS), ("--bound-gradients", BOUND_GRADIENTS), ("--seconds", SECONDS)
+    ):  # fmt: skip
+        assert f"(default {value:g})" in told[option]
+
+
+def test_a_module_with_calls_that_need_not_be_kept_stays_in_autocast() -> None:
+    calls = {
+        "Functional.gelu.0.forward": "blocks.0.act (GELU)", "Tensor.__add__.0.forward": "blocks.0 (Block)",
+        "Functional.linear.0.forward": "blocks.0.up (Linear)", "Functional.linear.1.forward": "blocks.0.up2 (Linear)",
+    }  # fmt: skip
+    ops = tuple(
+        Op(
+            name=name,
+            type="call",
+            attrs={"module": module},
+            recorded=RecordedOp(call=RecordedCall(name=name, call=call)),
+        )
+        for name, module in calls.items()
+        if (call := parse_call_name(name)) is not None
+    )
+    kept = [*calls][:3]
+    told = forecast(kept=tuple(kept), modules=tuple(calls[name] for name in kept))
+    ranges = tuple(replace(told.ranges[0], name=name) for name in calls)
+    step = OpenedStep(
+        emulator=StepEmulator.__new__(StepEmulator), source="gpu", framework="PyTorch",
+        file=GraphFile(path="gpu/dump.json", graphs=(Graph(name="step", ops=ops),)),
+    )  # fmt: skip
+    result = described(preflight_result(replace(told, ranges=ranges)), step)
+    assert result.types[0].kept_modules == ("blocks.0.act (GELU)", "blocks.0.up (Linear)"), "up2 is below blocks.0"
+    assert (result.source, result.graph) == ("gpu", "gpu/dump.json")
+
+
+def test_from_python(tmp_path: Path) -> None:
+    data = open_data(str(benchmark(tmp_path / "precision_data")))
+    result = data.preflight(types=("float16",), bound_loss=0.5)
+    assert (result.framework, result.bound_loss, len(result.types)) == ("TensorFlow", 0.5, 1)
+    assert result.source.endswith("tf/dump")
+    assert "fc1/Square" in result.types[0].kept
+
+
+def test_json_has_no_nan() -> None:
+    document = json.loads(preflight_json(preflight_result()))
+    assert document["types"][0]["all_narrow"] == {"loss": "inf", "gradients": "nan", "not_finite": 3}
+    assert document["not_emulated"]["dropout/Mask"]
