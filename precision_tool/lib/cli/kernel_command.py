@@ -108,7 +108,7 @@ def _read(path: Path) -> npt.NDArray[Any]:
     if not path.is_file():
         raise KernelFailedError(Message("minimal.kernel.no_file", file=path.name))
     try:
-        array = np.load(path, allow_pickle=False)
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError) as error:
         raise KernelFailedError(Message("minimal.kernel.unreadable", file=path.name, why=str(error))) from error
     if array.dtype.kind not in "biuf":
