@@ -202,7 +202,7 @@ def test_sums_in_float16_keep_only_as_many_terms_as_show_it() -> None:
     [
         (RELU, tail, ((1, 1, 1),)),
         (PRODUCT, tile, ((1, 24), (1, 24))),  # the terms of a sum belong together
-        (CONVOLUTION, channel, ((1, 12, 12, 8), (3, 3, 8, 1))),
+        (CONVOLUTION, channel, ((1, 3, 3, 8), (3, 3, 8, 1))),  # as much of the image as the filter covers
         (ATTENTION, head, ((1, 1, 1, 8), (1, 1, 6, 8), (1, 1, 6, 1))),
         (SOFTMAX, first_axis, ((1, 37),)),
     ],

@@ -97,8 +97,6 @@ def _minimized(repro: Repro, args: argparse.Namespace, output: Output) -> Repro:
     from precision_tool.lib.cli.kernel_command import KernelCommand
     from precision_tool.lib.view.reproduction import minimal_repro
 
-    if args.run is None:
-        return minimal_repro(repro)
     outputs = {made.slot: (made.npu.dtype, made.npu.layout) for made in repro.outputs}
 
     def kernel(op_of: Callable[[Case], Op]) -> KernelCommand:
@@ -107,6 +105,8 @@ def _minimized(repro: Repro, args: argparse.Namespace, output: Output) -> Repro:
         )
 
     with ProgressReport(output.err, "minimizing") as progress:
+        if args.run is None:
+            return minimal_repro(repro, progress=progress.counting("axes"))
         return minimal_repro(repro, kernel, args.runs, progress.counting("runs"))
 
 

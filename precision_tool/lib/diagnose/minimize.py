@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from math import inf
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.diagnose.error_shape import DOUBT, MEAN_SQUARE, SLACK, UNIT, Flags, Places, misfit, places_of
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, noise_of
-from precision_tool.lib.diagnose.op_settings import Changes, Path, Settings, name_of
+from precision_tool.lib.diagnose.op_settings import Changes, Path, Settings
 from precision_tool.lib.diagnose.sampling import folded_type, narrowing
 from precision_tool.lib.messages import Message
 from precision_tool.lib.ops.base import Doubles, Input, Kind, Output
@@ -47,7 +47,7 @@ _SAME = 1e-9
 #: What an attribute is at its plainest, by its name.
 _PLAIN: Mapping[str, Any] = {
     **dict.fromkeys(("strides", "stride", "dilations", "dilation"), 1),
-    **dict.fromkeys(("pads", "output_padding"), 0),
+    "output_padding": 0,
     **dict.fromkeys(
         (
             "keep_dims", "keepdim", "is_causal", "ceil_mode", "align_corners", "exclusive", "reverse",
@@ -181,6 +181,8 @@ class Minimized:
     #: Which simple mistake would have made the output of the whole op.
     places: Places | None = None
     as_if: tuple[str, str, str] | None = None
+    #: Settings that differ from the op's own, by name and place in a list.
+    changed: Mapping[str, Any] = field(default_factory=dict)
     runs: int = 0
     failed: int = 0
     limit: int = 0
@@ -254,7 +256,7 @@ def minimize(
     limit : int
         Runs of the kernel at most.
     progress : callable, optional
-        Is called with the runs made and `limit`.
+        Is called with the runs made and `limit`; without a kernel with the axes that were looked at, and all.
 
     Returns
     -------
@@ -279,8 +281,12 @@ def minimize(
         search.is_stopped = True
     except _LimitError:
         search.is_limited = True
+    changed = {
+        ".".join((settings.name(path), *map(str, path[2:]))): value
+        for path, value in search.case.changes.items() if settings.values[path] != value
+    }  # fmt: skip
     return Minimized(
-        case=search.case, original=search.original, rules=tuple(search.rules), spans=search.spans,
+        case=search.case, changed=changed, original=search.original, rules=tuple(search.rules), spans=search.spans,
         places=search.places,
         as_if=search.as_if, runs=search.runs, failed=search.failed, limit=limit if kernel is not None else 0,
         is_limited=search.is_limited, is_stopped=search.is_stopped,
@@ -431,7 +437,9 @@ class _Search:
         places = [
             (slot, axis) for slot in sorted(self.case.inputs) for axis in range(self.case.inputs[slot].array.ndim)
         ]
-        for place in places:
+        for number, place in enumerate(places):
+            if self._kernel is None and self._progress is not None:
+                self._progress(number, len(places))
             if place in seen:
                 continue
             group = self._group(place, [other for other in places if other not in seen])
@@ -481,7 +489,59 @@ class _Search:
         changed = False
         for group in self._groups():
             changed = (self._shorter(group) if self._kernel is not None else self._part(group)) or changed
-        return changed
+        return self._patch() or changed if self._kernel is None else changed
+
+    def _patch(self) -> bool:
+        """Take what the worst element of a convolution is made of: a patch of the image as large as the filter.
+
+        Where padding stands in a patch it becomes part of the image, and the convolution one without padding. Which
+        patch it is the right result tells.
+        """
+        (first, *_), case = self.case.formula.stages, self.case
+        refs = [ref for ref in first.args[:2] if ref is not None and ref.stage is None]
+        if "conv2d" not in first.op_type.lower() or len(refs) < 2 or len(case.got) > 1:
+            return False
+        image, kernel = (case.inputs.get(ref.slot) for ref in refs)
+        (slot,) = case.got
+        judged = _judge(case.formula, case.inputs, case.got)
+        true = judged.true[slot]
+        if image is None or kernel is None or not image.array.ndim == kernel.array.ndim == true.ndim == 4:
+            return False
+        layout = case.got[slot].layout if len(case.got[slot].layout) == true.ndim else image.layout
+        axes, of_kernel, made = (_image_axes(name) for name in (image.layout, kernel.layout, layout))
+        if all(true.shape[axis] == 1 for axis in made):
+            return False
+        at = np.unravel_index(int(judged.ratio[slot].argmax()), true.shape)
+        sizes = [kernel.array.shape[axis] for axis in of_kernel]
+        unpadded = {**case.changes, **{
+            path: other for path, value in self._values.items()
+            for other in (_without_padding(self._settings.name(path), value),) if other != value
+        }}  # fmt: skip
+        others = {
+            other: replace(tensor, array=_window(tensor.array, made, [at[axis] for axis in made], (1, 1)))
+            for other, tensor in case.inputs.items()
+            if tensor.array.ndim == 4 and other not in (refs[0].slot, refs[1].slot)
+            and all(tensor.array.shape[axis] == true.shape[axis] for axis in made)
+        }  # fmt: skip
+        got = replace(case.got[slot], array=_window(
+            np.asarray(case.got[slot].array).reshape(true.shape), made, [at[axis] for axis in made], (1, 1)
+        ))  # fmt: skip
+        right = _window(true, made, [at[axis] for axis in made], (1, 1))
+        strides = {value for path, value in self._values.items() if "stride" in self._settings.name(path)} | {1}
+        steps = sorted(step for step in strides if type(step) is int)
+        for step, top, left in product(steps, range(sizes[0]), range(sizes[1])):
+            starts = [int(at[axis]) * step - before for axis, before in zip(made, (top, left), strict=True)]
+            patch = replace(image, array=_window(image.array, axes, starts, sizes))
+            inputs = {**case.inputs, **others, refs[0].slot: patch}
+            try:
+                formula = self._settings.formula(inputs, unpadded)
+                if not _is_same(np.asarray(formula.run(inputs)[slot].array), right):
+                    continue
+                if self._is_wrong(_judge(formula, inputs, {slot: got})):
+                    return self._keep(Case(inputs=inputs, changes=unpadded, formula=formula, got={slot: got}))
+            except FORMULA_ERRORS:
+                continue
+        return False
 
     def _shorter(self, group: _Group) -> bool:
         """Take the smallest size of an axis at which the kernel is wrong; one less is right, or has no result."""
@@ -559,7 +619,7 @@ class _Search:
     def _turn_back(self) -> None:
         """Take matrices as they are multiplied, not transposed."""
         for path, value in self._values.items():
-            number = _TURNED.get(name_of(path))
+            number = _TURNED.get(self._settings.name(path))
             inputs = self.case.inputs
             if number is None or not value or number >= len(inputs):
                 continue
@@ -573,13 +633,8 @@ class _Search:
         changed = False
         lists: dict[Path, dict[Path, Any]] = {}
         for path, value in {**self._values, **self.case.changes}.items():
-            name, other = name_of(path), value
-            if name == "padding" and isinstance(value, str):
-                other = {"SAME": "VALID", "same": "valid"}.get(value, value)
-            elif name == "padding" and type(value) is int:
-                other = 0
-            elif name in _PLAIN:
-                other = _PLAIN[name]
+            name = self._settings.name(path)
+            other = _PLAIN[name] if name in _PLAIN else _without_padding(name, value)
             if other != value:
                 lists.setdefault(path[:2], {})[path] = other
         for changes in lists.values():
@@ -671,7 +726,7 @@ class _Search:
     def _as_if(self) -> tuple[str, str, str] | None:
         """Return the setting with which the formula gives what the whole op puts out."""
         for path, value in self._values.items():
-            name = name_of(path)
+            name = self._settings.name(path)
             others: Iterable[Any] = ()
             if name in _EPSILONS and value:
                 others = (0.0,)
@@ -743,6 +798,29 @@ def _plain_arrays(array: Array) -> Iterator[Array]:
     finite = np.where(np.isfinite(array), array, 0.0)
     largest = float(np.abs(finite).max(initial=0.0))
     yield np.rint(finite * (4 / largest)) if largest else finite
+
+
+def _image_axes(layout: str) -> tuple[int, int]:
+    """Return the axes of height and width; those of PyTorch where they have no names."""
+    return (layout.index("H"), layout.index("W")) if len(layout) == 4 else (2, 3)
+
+
+def _without_padding(name: str, value: Any) -> Any:
+    """Return the value of a setting of a convolution that has no padding."""
+    if name == "padding" and isinstance(value, str):
+        return {"SAME": "VALID", "same": "valid"}.get(value, value)
+    return 0 if name in ("pads", "padding", "pad") and type(value) is int else value
+
+
+def _window(array: Array, axes: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) -> Array:
+    """Return a part of an array along some axes, with zeros where there is nothing of it."""
+    for axis, start, size in zip(axes, starts, sizes, strict=True):
+        length = array.shape[axis]
+        before, after = max(0, min(size, -start)), max(0, min(size, start + size - length))
+        array = np.take(array, np.arange(max(0, start), max(0, min(length, start + size))), axis)
+        widths = [(before, after) if other == axis else (0, 0) for other in range(array.ndim)]
+        array = np.pad(array, widths)
+    return array
 
 
 def _axes_taken(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Protocol
 
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula
-from precision_tool.lib.diagnose.recorded_formulas import recorded_formulas
+from precision_tool.lib.diagnose.recorded_formulas import api_of, recorded_formulas
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import (
@@ -19,6 +20,7 @@ from precision_tool.lib.model.msprobe import (
     SliceArgument,
 )
 from precision_tool.lib.ops.base import Input, NotComputedError
+from precision_tool.lib.ops.torch_apis import builder_of
 
 #: Where a setting stands: stage or kind of argument, name, and the place in a list.
 Path = tuple[str | int, ...]
@@ -34,13 +36,11 @@ class Settings(Protocol):
     def values(self) -> Mapping[Path, Any]:
         """Numbers, flags and texts by path; those of lists one by one."""
 
+    def name(self, path: Path) -> str:
+        """Return the name of the attribute or argument that a path leads to; "" for one without."""
+
     def formula(self, inputs: Mapping[int, Input], changes: Changes) -> Formula:
         """Return the formula for these inputs. NotComputedError where there is none."""
-
-
-def name_of(path: Path) -> str:
-    """Return the name of the attribute or argument that a path leads to; "" for an argument without a name."""
-    return next((part for part in path[1:] if isinstance(part, str)), "")
 
 
 class OpAttributes:
@@ -65,6 +65,10 @@ class OpAttributes:
             for number, stage in enumerate(formula.stages)
             for path, value in _attributes(number, stage.attrs)
         }
+
+    def name(self, path: Path) -> str:
+        """As of `Settings`."""
+        return str(path[1])
 
     def formula(self, inputs: Mapping[int, Input], changes: Changes) -> Formula:
         """Return the formula with these attributes."""
@@ -131,6 +135,14 @@ class CallArguments:
         for name, argument in call.kwargs.items():
             values |= dict(_arguments_in(argument, ("kwargs", name)))
         return values
+
+    def name(self, path: Path) -> str:
+        """As of `Settings`: of an argument by place that of the function's parameter."""
+        if path[0] != "inputs":
+            return str(path[1])
+        builder = builder_of(api_of(_settled(self.recorded)))
+        names = [] if builder is None else list(signature(builder).parameters)
+        return names[int(path[1])] if int(path[1]) < len(names) else ""
 
     def formula(self, inputs: Mapping[int, Input], changes: Changes) -> Formula:
         """Return the formula of the call with these arguments."""

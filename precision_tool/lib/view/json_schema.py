@@ -574,6 +574,7 @@ def _repro(kinds: _Parts) -> Part:
     minimized = kinds.object("Minimized", {
         "sentence": str, **dict.fromkeys(("elements_before", "elements", "runs", "failed", "limit"), int),
         "is_limited": bool, "is_stopped": bool, "rules": [SizeRule], "spans": [Span], "as_if": _either(NULL, as_if),
+        "changed": Mapping[str, Any],
     })  # fmt: skip
     return kinds.object("Repro", {
         "folder": str, "op": str, "type": str, "state": str, "not_recomputed": str | None,

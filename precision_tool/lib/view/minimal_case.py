@@ -84,6 +84,7 @@ def minimized_document(minimized: Minimized) -> dict[str, Any]:
         "is_stopped": minimized.is_stopped,
         "rules": [asdict(rule) for rule in minimized.rules],
         "spans": [asdict(span) for span in minimized.spans],
+        "changed": dict(minimized.changed),
         "as_if": None if as_if is None else dict(zip(("name", "value", "other"), as_if, strict=True)),
     }
 

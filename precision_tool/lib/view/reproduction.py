@@ -275,7 +275,7 @@ def minimal_repro(
     limit : int
         Runs of the kernel at most.
     progress : callable, optional
-        Is called with the runs made, and how many there may be.
+        Is called with the runs made, and how many there may be; without a kernel with the axes that were looked at.
 
     Raises
     ------
@@ -332,10 +332,9 @@ def _op_of(op: Op, settings: OpAttributes | CallArguments, case: Case) -> Op:
     """Return the op with the attributes, or the arguments and shapes, of a case."""
     if isinstance(settings, OpAttributes) or op.recorded is None:
         stages = case.formula.stages
-        if not case.changes or len(stages) > 1:
-            return op
-        names = {str(path[1]) for path in case.changes}
-        return replace(op, attrs={**op.attrs, **{name: stages[0].attrs[name] for name in names}})
+        changed = {str(path[1]): stages[int(path[0])].attrs[str(path[1])] for path in case.changes}
+        own = {name: value for name, value in changed.items() if name in op.attrs}
+        return replace(op, attrs={**op.attrs, **own}) if own else op
     shapes = ({slot: tensor.array.shape for slot, tensor in tensors.items()} for tensors in (case.inputs, case.got))
     recorded = with_shapes(settings.with_changes(case.changes), *shapes)
     calls = {name: recorded for name, value in op.attrs.items() if value is op.recorded}
