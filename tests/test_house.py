@@ -142,6 +142,7 @@ ON_THE_SYSTEM = {
     "lib/cli/mcp_worker.py": "the environment of a process",
     "lib/cli/prompt.py": "looks for programs",
     "lib/cli/bisect_runner.py": "runs the user's training",
+    "lib/cli/kernel_command.py": "runs the user's kernel",
     "lib/compare/toolkit.py": "runs the vendor's programs",
     "lib/view/notebook.py": "looks for programs",
 }

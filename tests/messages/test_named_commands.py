@@ -24,11 +24,12 @@ AT_THE_PROMPT = {"refresh", "data", "set", "help"}
 #: What else stands in backquotes: files, their members, functions, and programs of others.
 NO_COMMANDS = {
     "--data", "data.pkl", "dump.json", "dump_path", "torch.save", "npu-smi", "ssh", "python3", "dask", "all", "op.json",
+    "atc", "op", "aclopSetModelDir", "aclopExecuteV2", "--run",
 }  # fmt: skip
 #: Options of others' programs, and what only looks like an option.
 NO_OPTIONS = {
     "-Inf", "-rf", "-log", "-m", "-t", "--mode", "--om", "--disable_reuse_memory", "--scheduler-file", "--steps",
-    "--txt",
+    "--txt", "--singleop", "--soc_version",
 }  # fmt: skip
 
 

@@ -107,7 +107,11 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             "show one op: graph, neighbours, dumped tensors; -s draws it",
             many_folders=True,
         ),
-        Word("repro", "OP [DIR]", "build a reproduction package of one op, with a script that shows its error"),
+        Word(
+            "repro",
+            "OP [DIR] [--minimize [--run CMD]]",
+            "build a reproduction package of one op, with a script that shows its error; --minimize shrinks it",
+        ),
         Word(
             "graphs",
             "[diff [LEFT RIGHT]] [--find WORD] [--use FILE]",

@@ -23,6 +23,7 @@ from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try
 from precision_tool.lib.diagnose.fusion_blame import BlameVerdict, OpBlame
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion
 from precision_tool.lib.diagnose.graph_diff import GraphDiff
+from precision_tool.lib.diagnose.minimize import SizeRule, Span
 from precision_tool.lib.diagnose.overflow import LeafOverflow, OverflowOp
 from precision_tool.lib.diagnose.overflow_advice import AdviceKind
 from precision_tool.lib.diagnose.passports import Difference
@@ -576,10 +577,23 @@ def _toolkit(kinds: _Parts) -> Part:
     })  # fmt: skip
 
 
+def _repro(kinds: _Parts) -> Part:
+    as_if = kinds.object("AsIf", dict.fromkeys(("name", "value", "other"), str))
+    minimized = kinds.object("Minimized", {
+        "sentence": str, **dict.fromkeys(("elements_before", "elements", "runs", "failed", "limit"), int),
+        "is_limited": bool, "is_stopped": bool, "rules": [SizeRule], "spans": [Span], "as_if": _either(NULL, as_if),
+        "changed": Mapping[str, Any],
+    })  # fmt: skip
+    return kinds.object("Repro", {
+        "folder": str, "op": str, "type": str, "state": str, "not_recomputed": str | None,
+        "files": Mapping[str, int], "minimized": _either(NULL, minimized),
+    })  # fmt: skip
+
+
 COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
     "preflight": _preflight, "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "pt": _pt, "cp": _cp,
-    "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit,
+    "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit, "repro": _repro,
 }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from math import inf
@@ -19,19 +20,31 @@ import numpy.typing as npt
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.diagnose.error_shape import DOUBT, SLACK, UNIT, Misfit, misfit
-from precision_tool.lib.diagnose.formulas import Formula, noise_of
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, noise_of
+from precision_tool.lib.diagnose.minimize import (
+    RUNS,
+    Case,
+    Kernel,
+    KernelFailedError,
+    Minimized,
+    NotWrongError,
+    minimize,
+)
+from precision_tool.lib.diagnose.op_settings import CallArguments, OpAttributes, with_shapes
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.recorded_formulas import recorded_formulas
 from precision_tool.lib.diagnose.sampling import folded_type, narrowing
-from precision_tool.lib.diagnose.verdict_model import OpResult
-from precision_tool.lib.io.files import folder_exists, list_folder
+from precision_tool.lib.diagnose.verdict_model import OpResult, State
+from precision_tool.lib.io.files import folder_exists, list_folder, size_of
 from precision_tool.lib.io.writing import new_folder
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.ops.base import Input, NotComputedError, Output
+from precision_tool.lib.ops.base import Input, NotComputedError, Output, reason_of
 from precision_tool.lib.version import __version__
+from precision_tool.lib.view.minimal_case import minimized_document, single_op
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import sound
 from precision_tool.lib.view.repro_script import run_script
@@ -54,6 +67,8 @@ _VALUE = 4000
 
 #: The script that makes a recorded call again.
 RUN_SCRIPT = "run.py"
+#: The op as atc compiles it alone.
+_SINGLE_OP = "single_op.json"
 #: The files of an output beside the NPU's own, by their keys in op.json.
 _OUTPUT_FILES = ("benchmark", "float64", "rounding", "beyond", "undecided", "stages", "stages_rounding")
 
@@ -98,6 +113,8 @@ class Repro:
     outputs: Sequence[ReproOutput] = ()
     slack: float = 0.0
     reason: Message | None = None
+    #: Of a case that was made smaller, how.
+    minimized: Minimized | None = None
 
 
 # --- what belongs to it -----------------------------------------------------------------------------------------------
@@ -240,6 +257,90 @@ class _Reference:
         return misfit(output.npu.array, out, output.npu.dtype, self.formula.kind, u_in=self.u_in, noise=noise)
 
 
+# --- made smaller -----------------------------------------------------------------------------------------------------
+
+
+def minimal_repro(
+    repro: Repro, kernel: KernelOf | None = None, limit: int = RUNS, progress: Callable[[int, int], None] | None = None
+) -> Repro:
+    """Return the reproduction of the smallest case in which an op is still wrong.
+
+    Parameters
+    ----------
+    repro : Repro
+        The reproduction of the whole op.
+    kernel : callable, optional
+        Makes of a function, which returns the op of a case, a kernel as of `minimize`. Without one parts of what was
+        dumped are taken.
+    limit : int
+        Runs of the kernel at most.
+    progress : callable, optional
+        Is called with the runs made, and how many there may be; without a kernel with the axes that were looked at.
+
+    Raises
+    ------
+    UsageError
+        The op has no formula, is right, or the kernel is right or puts out nothing for the op's own inputs.
+    """
+    op, formula = repro.op, repro.judged.formula
+    if formula is None or repro.reason is not None:
+        raise UsageError("view.not_minimized", op=op.name, reason=reason_words(repro.reason))
+    settings = _settings(repro, formula)
+
+    def op_of(case: Case) -> Op:
+        return _op_of(op, settings, case)
+
+    got = {output.slot: output.npu for output in repro.outputs if not np.iscomplexobj(output.npu.array)}
+    try:
+        minimized = minimize(
+            settings, repro.inputs, got, None if kernel is None else kernel(op_of), limit=limit, progress=progress
+        )
+    except NotWrongError as error:
+        raise UsageError("view.not_wrong" if kernel is None else "view.kernel_right", op=op.name) from error
+    except KernelFailedError as error:
+        raise UsageError("view.kernel_failed", reason=error.reason) from error
+    except FORMULA_ERRORS as error:
+        raise UsageError("view.not_minimized", op=op.name, reason=reason_words(reason_of(error))) from error
+    minimized = replace(minimized, as_if=minimized.as_if or repro.judged.variant)
+    case = minimized.case
+    smaller = replace(
+        repro, op=op_of(case), inputs=case.inputs, minimized=minimized,
+        judged=replace(repro.judged, state=State.WRONG), missing={},
+        elsewhere=repro.elsewhere if kernel is None else {},
+        outputs=[ReproOutput(slot=slot, npu=tensor) for slot, tensor in sorted(case.got.items())],
+    )  # fmt: skip
+    return _recomputed(smaller, case.formula)
+
+
+#: Makes a kernel, given what returns the op of a case.
+KernelOf = Callable[[Callable[[Case], Op]], Kernel]
+
+
+def _settings(repro: Repro, formula: Formula) -> OpAttributes | CallArguments:
+    """Return the settings of an op: the arguments of a recorded call if its formula can be made of them anew."""
+    if repro.op.recorded is not None:
+        with suppress(*FORMULA_ERRORS):
+            made = list(recorded_formulas(repro.op, repro.op.recorded, repro.inputs, {}))
+            which = next((number for number, other in enumerate(made) if other.shape == formula.shape), 0)
+            settings = CallArguments(op=repro.op, recorded=repro.op.recorded, which=which)
+            settings.formula(repro.inputs, {}).run(repro.inputs)
+            return settings
+    return OpAttributes(formula, repro.inputs)
+
+
+def _op_of(op: Op, settings: OpAttributes | CallArguments, case: Case) -> Op:
+    """Return the op with the attributes, or the arguments and shapes, of a case."""
+    if isinstance(settings, OpAttributes) or op.recorded is None:
+        stages = case.formula.stages
+        changed = {str(path[1]): stages[int(path[0])].attrs[str(path[1])] for path in case.changes}
+        own = {name: value for name, value in changed.items() if name in op.attrs}
+        return replace(op, attrs={**op.attrs, **own}) if own else op
+    shapes = ({slot: tensor.array.shape for slot, tensor in tensors.items()} for tensors in (case.inputs, case.got))
+    recorded = with_shapes(settings.with_changes(case.changes), *shapes)
+    calls = {name: recorded for name, value in op.attrs.items() if value is op.recorded}
+    return replace(op, recorded=recorded, attrs={**op.attrs, **calls})
+
+
 def _undecided(fit: Misfit) -> Array:
     """Return the elements that deviate, but are not called wrong."""
     with np.errstate(all="ignore"):
@@ -272,7 +373,7 @@ def _write(folder: str, repro: Repro) -> None:
         return name
 
     inputs = [
-        {**_described(tensor), "slot": slot, "file": save(f"input_{slot}.npy", _as_stored(tensor)),
+        {**described(tensor), "slot": slot, "file": save(f"input_{slot}.npy", as_stored(tensor)),
          "from": repro.elsewhere.get(slot, "own")}
         for slot, tensor in sorted(repro.inputs.items())
     ]  # fmt: skip
@@ -280,7 +381,7 @@ def _write(folder: str, repro: Repro) -> None:
     for tensor in repro.outputs:
         stem = f"output_{tensor.slot}"
         outputs.append({
-            **_described(tensor.npu), "slot": tensor.slot, "npu": save(f"{stem}.npu.npy", _as_stored(tensor.npu)),
+            **described(tensor.npu), "slot": tensor.slot, "npu": save(f"{stem}.npu.npy", as_stored(tensor.npu)),
             "benchmark": None if tensor.benchmark is None else save(
                 f"{stem}.benchmark.npy", np.asarray(tensor.benchmark).reshape(tensor.npu.array.shape)
             ),
@@ -303,24 +404,31 @@ def _write(folder: str, repro: Repro) -> None:
         "inputs_missing": {str(k): reason_words(v) for k, v in repro.missing.items()}, "outputs": outputs,
     }  # fmt: skip
     script = run_script(op, repro.framework, repro.inputs.keys())
+    alone = None
+    if repro.minimized is not None:
+        told = minimized_document(repro.minimized)
+        document["minimized"] = {**told, "sentence": render(told["sentence"])}
+        alone = None if op.is_recorded else single_op(repro.minimized.case)
     if op.is_recorded:
         document |= {"module": op.module, "source": op.source, "framework": repro.framework}
     texts = {
         **({RUN_SCRIPT: script} if script else {}),
+        **({_SINGLE_OP: json.dumps(alone, indent=1) + "\n"} if alone else {}),
         "op.json": json.dumps(sound(document), indent=1, ensure_ascii=False) + "\n",
         "check.py": _asset("repro_check.py.txt"),
-        "README.md": _readme(sound(document), has_script=bool(script)),
+        "README.md": _readme(sound(document), has_script=bool(script), is_alone=bool(alone)),
     }
     for name, text in texts.items():
         with open(posixpath.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
 
 
-def _described(tensor: Input) -> dict[str, Any]:
+def described(tensor: Input) -> dict[str, Any]:
+    """Return type, layout and shape of a tensor as JSON has them."""
     return {"dtype": tensor.dtype, "layout": tensor.layout, "shape": list(tensor.array.shape)}
 
 
-def _as_stored(tensor: Input) -> Array:
+def as_stored(tensor: Input) -> Array:
     """Return the array in the type that it was stored in, where numpy has that."""
     array = np.asarray(tensor.array)
     if array.dtype.kind != "f":
@@ -332,20 +440,35 @@ def _asset(name: str) -> str:
     return (files("precision_tool.lib.view.assets") / name).read_text(encoding="utf-8")
 
 
-def _readme(document: Mapping[str, Any], *, has_script: bool) -> str:
+def _readme(document: Mapping[str, Any], *, has_script: bool, is_alone: bool) -> str:
     """Return what the files are, in the language in use."""
     op, kind = (str(document[name]).replace("`", "'")[:400] for name in ("op", "type"))
-    outputs = document["outputs"]
+    outputs, minimized = document["outputs"], document.get("minimized")
     files_of_outputs = [name for name in _OUTPUT_FILES if any(output[name] for output in outputs)]
     items = [
         *[Message("repro.inputs")] * bool(document["inputs"]),
         Message("repro.description", how=tuple(document["recomputed_as"]), reason=document["not_recomputed"]),
-        Message("repro.npu"),
+        Message("repro.kernel" if minimized and minimized["runs"] else "repro.npu"),
         *(Message(f"repro.file.{name}") for name in files_of_outputs),
         Message("repro.check", recomputed="float64" in files_of_outputs),
         *[Message("repro.run")] * has_script,
+        *[Message("repro.single_op", file=_SINGLE_OP)] * is_alone,
         Message("repro.arrays", slack=document["slack"] or None),
     ]
     title, origin = Message("repro.title", type=kind), Message("repro.origin", op=op, tool=document["tool"])
-    lines = [f"# {render(title)}", "", render(origin), "", *(f"- {render(item)}" for item in items)]
+    said = [] if minimized is None else [render(Message("repro.minimal", sentence=minimized["sentence"])), ""]
+    lines = [f"# {render(title)}", "", render(origin), "", *said, *(f"- {render(item)}" for item in items)]
     return "\n".join(lines) + "\n"
+
+
+def repro_document(folder: str, repro: Repro) -> dict[str, Any]:
+    """Return what `repro --json` prints of a reproduction that was written to a folder."""
+    return {
+        "folder": folder,
+        "op": repro.op.name,
+        "type": repro.op.type,
+        "state": str(repro.judged.state),
+        "not_recomputed": reason_words(repro.reason) or None,
+        "files": {name: size_of(posixpath.join(folder, name)) for name in sorted(list_folder(folder))},
+        "minimized": None if repro.minimized is None else minimized_document(repro.minimized),
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from precision_tool.lib.diagnose.stored_verdict import Change, Since
 from precision_tool.lib.diagnose.verdict_model import (
@@ -190,7 +191,7 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
         )  # fmt: skip
         yield Message(
             "verdict.why.elements", wrong=fact("wrong_elements"), elements=fact("elements"), output=fact("output"),
-            total=fact("elements_in_all"), pattern=_pattern(suspect),
+            total=fact("elements_in_all"), pattern=pattern_message(suspect.fact),
         )  # fmt: skip
         if fact("variant") is not None:
             name, recorded, fits = fact("variant")
@@ -265,9 +266,8 @@ def _of_other_runs(suspect: Suspect) -> Iterator[Message]:
             yield Message("verdict.why.parts_wrong", run=run, op=fact("wrong_part"))
 
 
-def _pattern(suspect: Suspect) -> Message | None:
-    """Return how the wrong elements lie in their tensor, None where nothing stands out."""
-    fact = suspect.fact
+def pattern_message(fact: Callable[[str], Any]) -> Message | None:
+    """Return how wrong elements lie in their tensor, by facts of these names; None where nothing stands out."""
     mistake = str(fact("mistake") or "unknown")
     where = None
     if fact("axis") is not None and not fact("steps"):

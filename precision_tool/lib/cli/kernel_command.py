@@ -1,0 +1,132 @@
+"""Runs a kernel of the user's: a command that reads inputs from one folder and writes outputs to another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.toolkit import end_group
+from precision_tool.lib.diagnose.minimize import Case, KernelFailedError
+from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.msprobe import RecordedTensor
+from precision_tool.lib.view.minimal_case import attributes_of
+from precision_tool.lib.view.reproduction import as_stored, described
+
+#: Characters of what a command that failed wrote last.
+_LAST = 300
+_NAME = "op.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCommand:
+    """A kernel that is a command; calling it runs one case. `op_of` returns the op of a case.
+
+    The command gets two arguments: the folder with `op.json` and the inputs, and an empty one for the outputs.
+    """
+
+    command: str
+    #: Seconds that a run may take.
+    timeout: float
+    framework: str
+    #: Types and layouts of the outputs by slot.
+    outputs: Mapping[int, tuple[str, str]]
+    op_of: Callable[[Case], Op]
+
+    def __call__(self, case: Case) -> dict[int, npt.NDArray[Any]]:
+        """Return what the command puts out of a case, by slot. KernelFailedError where it does not."""
+        with tempfile.TemporaryDirectory(prefix="precision_tool_") as folder:
+            given, made = Path(folder, "inputs"), Path(folder, "outputs")
+            given.mkdir()
+            made.mkdir()
+            document = {**self._document(case), "inputs": _saved(case, given)}
+            (given / _NAME).write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+            self._run(given, made, Path(folder, "log"))
+            return {slot: _read(made / f"output_{slot}.npy") for slot in self.outputs}
+
+    def _document(self, case: Case) -> dict[str, Any]:
+        op, stages = self.op_of(case), case.formula.stages
+        document: dict[str, Any] = {
+            "op": op.name,
+            "type": op.type,
+            "attributes": attributes_of(stages[0]) if len(stages) == 1 else {},
+            "stages": [{"type": stage.op_type, "attributes": attributes_of(stage)} for stage in stages],
+            "outputs": [
+                {"slot": slot, "file": f"output_{slot}.npy", "dtype": dtype, "layout": layout}
+                for slot, (dtype, layout) in sorted(self.outputs.items())
+            ],
+        }
+        code = _code(op, self.framework)
+        return {**document, "call": code} if code else document
+
+    def _run(self, given: Path, made: Path, log: Path) -> None:
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        words = [shell, "-c", f'{self.command} "$@"', shell, str(given), str(made)]
+        try:
+            with (
+                log.open("wb") as file,
+                subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                ) as process,
+            ):
+                try:
+                    code: int | None = process.wait(self.timeout)
+                except subprocess.TimeoutExpired:
+                    code = None
+                finally:
+                    end_group(process)
+        except OSError as error:
+            raise KernelFailedError(Message("minimal.kernel.not_run", why=error.strerror or str(error))) from error
+        if code is None:
+            raise KernelFailedError(Message("minimal.kernel.hangs", seconds=self.timeout))
+        if code:
+            last = log.read_text("utf-8", errors="replace").strip().rpartition("\n")[2][-_LAST:]
+            raise KernelFailedError(Message("minimal.kernel.exit", code=code, last=last or None))
+
+
+def _saved(case: Case, folder: Path) -> list[dict[str, Any]]:
+    inputs = []
+    for slot, tensor in sorted(case.inputs.items()):
+        name = f"input_{slot}.npy"
+        np.save(folder / name, np.ascontiguousarray(as_stored(tensor)), allow_pickle=False)
+        inputs.append({"slot": slot, "file": name, **described(tensor)})
+    return inputs
+
+
+def _read(path: Path) -> npt.NDArray[Any]:
+    if not path.is_file():
+        raise KernelFailedError(Message("minimal.kernel.no_file", file=path.name))
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise KernelFailedError(Message("minimal.kernel.unreadable", file=path.name, why=str(error))) from error
+    if array.dtype.kind not in "biuf":
+        raise KernelFailedError(Message("minimal.kernel.no_numbers", file=path.name, dtype=str(array.dtype)))
+    return array
+
+
+def _code(op: Op, framework: str) -> str:
+    """Return a recorded call as Python, with its inputs as `input_N`; "" where there is none."""
+    recorded = op.recorded
+    if recorded is None:
+        return ""
+    numbers = {slot: number for number, slot in enumerate(recorded.input_slots)}
+    prefix = "" if recorded.forward is None else "forward."
+
+    def name(slot: str, _: RecordedTensor) -> str:
+        return f"input_{numbers[prefix + slot]}"
+
+    with suppress(NoCodeError, KeyError):
+        return call_code(recorded.forward or recorded.call, framework, name)
+    return ""
