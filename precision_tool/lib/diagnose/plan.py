@@ -158,11 +158,11 @@ def _more_precise(suspect: Suspect) -> list[Step]:
     if slot.own < _ROUGH and _is_scattered(slot):
         mode = repr({suspect.culprit: "high_precision"})
         steps.append(Step(do=Action.HIGH_PRECISION, code=_SESSION_CALL.format(f"op_precision_mode={mode}")))
-    types = repr({suspect.culprit: _in_float32(suspect.result.op)})
+    types = repr({suspect.culprit: float32_types(suspect.result.op)})
     return [*steps, Step(do=Action.FLOAT32_KERNEL, code=_SESSION_CALL.format(f"customize_dtypes={types}"))]
 
 
-def _in_float32(op: Op) -> str:
+def float32_types(op: Op) -> str:
     """Return the types of an op for `customize_dtypes`, with float32 for those that are narrower."""
 
     def types(descs: Sequence[TensorDesc]) -> str:

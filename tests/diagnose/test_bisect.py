@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, bisect_passes
+from precision_tool.lib.diagnose.bisect import Bisection, Outcome, Search
 
 PASSES = [f"Pass{number:03}" for number in range(200)]
 
@@ -27,7 +27,7 @@ def search(rule: Rule) -> tuple[Bisection, int]:
         next(runs)
         return rule(off)
 
-    return bisect_passes(PASSES, check), next(runs)
+    return Search(names=PASSES).run(check), next(runs)
 
 
 def is_minimal(off: frozenset[str], rule: Rule) -> bool:
@@ -38,7 +38,7 @@ def is_minimal(off: frozenset[str], rule: Rule) -> bool:
 def test_each_guilty_pass_alone_breaks_it(guilty: set[str]) -> None:
     """Without interaction: everything guilty has to be off, and nothing else."""
     result, runs = search(lambda off: guilty <= off)
-    assert (result.outcome, set(result.off)) == (Outcome.FOUND, guilty)
+    assert (result.outcome, set(result.changes)) == (Outcome.FOUND, guilty)
     assert not result.interact
     # 2 k log2(n / k) + 2 k of the search, k + 1 to prove it, 2 at the start, 2 to confirm.
     k = len(guilty)
@@ -54,13 +54,13 @@ def test_a_reserve_is_searched_only_where_the_rest_does_not_help(guilty: set[str
         asked.append(off)
         return guilty | late <= off
 
-    result = bisect_passes(PASSES[:8], check, reserve=PASSES[8:])
-    assert result.off == guilty | late
+    result = Search(names=PASSES[:8], reserve=PASSES[8:]).run(check)
+    assert result.changes == guilty | late
     assert result.outcome is (Outcome.FOUND if guilty | late else Outcome.NOT_NEEDED)
     if not late:
         assert all(one <= set(PASSES[:8]) for one in asked)
-    never = bisect_passes(PASSES[:8], lambda _: False, reserve=PASSES[8:])
-    assert never.outcome is Outcome.NOT_FUSION
+    never = Search(names=PASSES[:8], reserve=PASSES[8:]).run(lambda _: False)
+    assert never.outcome is Outcome.NOT_FIXED
     assert never.tries == 3
 
 
@@ -69,8 +69,8 @@ def test_only_all_of_them_together_break_it(guilty: set[str]) -> None:
     """Switching any one of them off is enough."""
     result, runs = search(lambda off: bool(guilty & off))
     assert result.outcome is Outcome.FOUND
-    assert len(result.off) == 1
-    assert result.off <= guilty
+    assert len(result.changes) == 1
+    assert result.changes <= guilty
     assert runs <= 25
 
 
@@ -83,8 +83,8 @@ def test_several_combinations_break_it(combinations: list[set[str]]) -> None:
 
     result, _ = search(rule)
     assert result.outcome is Outcome.FOUND
-    assert is_minimal(result.off, rule)
-    assert result.off <= set(chain.from_iterable(combinations))
+    assert is_minimal(result.changes, rule)
+    assert result.changes <= set(chain.from_iterable(combinations))
 
 
 @settings(max_examples=200)
@@ -99,7 +99,7 @@ def test_a_pass_that_hides_another_fault(names: list[str], which: int) -> None:
 
     result, _ = search(rule)
     assert result.outcome is Outcome.FOUND
-    assert result.off == set(names)
+    assert result.changes == set(names)
 
 
 @settings(max_examples=100)
@@ -113,8 +113,8 @@ def test_a_pass_that_is_needed(guilty: set[str], needed: set[str]) -> None:
 
     result, _ = search(rule)
     assert result.outcome is Outcome.FOUND
-    assert is_minimal(result.off, rule)
-    assert guilty <= result.off
+    assert is_minimal(result.changes, rule)
+    assert guilty <= result.changes
 
 
 @given(st.data())
@@ -126,7 +126,7 @@ def test_answers_of_an_interrupted_search_are_used(data: st.DataObject) -> None:
         known[off] = guilty <= off
         return known[off]
 
-    whole = bisect_passes(PASSES, check)
+    whole = Search(names=PASSES).run(check)
     kept = data.draw(st.sets(st.sampled_from(sorted(known, key=sorted))))
     asked: list[frozenset[str]] = []
 
@@ -134,10 +134,10 @@ def test_answers_of_an_interrupted_search_are_used(data: st.DataObject) -> None:
         asked.append(off)
         return guilty <= off
 
-    again = bisect_passes(PASSES, rest, results={off: known[off] for off in kept})
-    assert (again.off, again.tries) == (whole.off, whole.tries)
+    again = Search(names=PASSES).run(rest, [(off, known[off]) for off in kept])
+    assert (again.changes, again.tries) == (whole.changes, whole.tries)
     # Only the answers that the result rests on are asked for a second time.
-    assert set(asked) & kept <= {frozenset(), whole.off}
+    assert set(asked) & kept <= {frozenset(), whole.changes}
 
 
 def test_a_finished_search_asks_for_nothing_again() -> None:
@@ -150,25 +150,25 @@ def test_a_finished_search_asks_for_nothing_again() -> None:
         known[off] = "b" in off and len(off & {"c", "d"}) != 1
         return known[off]
 
-    first = bisect_passes("abcd", check)
+    first = Search(names="abcd").run(check)
     twice = {off for off in asked if asked.count(off) > 1}
     assert twice
     count = len(asked)
-    assert bisect_passes("abcd", check, results=dict(known), confirmed=twice) == first
+    assert Search(names="abcd").run(check, [(off, known[off]) for off in [*known, *twice]]) == first
     assert len(asked) == count
 
 
 def test_what_interacts_is_known_from_earlier_answers() -> None:
     few, many = frozenset("a"), frozenset("ab")
     known = {frozenset[str](): False, few: True, many: False, frozenset("abc"): True}
-    assert bisect_passes("abc", lambda off: known[off], results=known).interact
+    assert Search(names="abc").run(lambda off: known[off], known.items()).interact
 
 
 def test_nothing_to_find() -> None:
-    assert bisect_passes(PASSES, lambda off: True).outcome is Outcome.NOT_NEEDED
-    assert bisect_passes(PASSES, lambda off: False).outcome is Outcome.NOT_FUSION
-    assert bisect_passes(PASSES[:1], bool).off == {PASSES[0]}
-    assert bisect_passes([*PASSES[:1], *PASSES[:1]], bool).off == {PASSES[0]}
+    assert Search(names=PASSES).run(lambda off: True).outcome is Outcome.NOT_NEEDED
+    assert Search(names=PASSES).run(lambda off: False).outcome is Outcome.NOT_FIXED
+    assert Search(names=PASSES[:1]).run(bool).changes == {PASSES[0]}
+    assert Search(names=[*PASSES[:1], *PASSES[:1]]).run(bool).changes == {PASSES[0]}
 
 
 @pytest.mark.parametrize("wavering", ["none", "all", "result"])
@@ -186,8 +186,8 @@ def test_a_check_that_wavers_is_noticed(wavering: str) -> None:
             return again  # fails at first, with everything off
         return right != (off == moving and again)
 
-    result = bisect_passes(PASSES, check)
-    assert (result.outcome, result.off) == (Outcome.FLAKY, moving)
+    result = Search(names=PASSES).run(check)
+    assert (result.outcome, result.changes) == (Outcome.FLAKY, moving)
 
 
 def test_an_answer_that_contradicts_another_is_asked_for_again() -> None:
@@ -198,8 +198,8 @@ def test_an_answer_that_contradicts_another_is_asked_for_again() -> None:
         runs.append(off)
         return {"a", "b"} == off or off == {"a", "b", "c", "d"} or off == {"a"}
 
-    result = bisect_passes(["a", "b", "c", "d"], check)
-    assert result.off == {"a"}
+    result = Search(names=["a", "b", "c", "d"]).run(check)
+    assert result.changes == {"a"}
     assert result.interact or runs.count(frozenset({"a"})) == 2
 
 
