@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from itertools import chain, count
+from itertools import chain, combinations, count
 from math import log2
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.diagnose.bisect import Bisection, Outcome, Search
+from precision_tool.lib.diagnose.bisect import CONFIDENCE, Bisection, Outcome, Search, most_runs
 
 PASSES = [f"Pass{number:03}" for number in range(200)]
 
@@ -158,12 +160,6 @@ def test_a_finished_search_asks_for_nothing_again() -> None:
     assert len(asked) == count
 
 
-def test_what_interacts_is_known_from_earlier_answers() -> None:
-    few, many = frozenset("a"), frozenset("ab")
-    known = {frozenset[str](): False, few: True, many: False, frozenset("abc"): True}
-    assert Search(names="abc").run(lambda off: known[off], known.items()).interact
-
-
 def test_nothing_to_find() -> None:
     assert Search(names=PASSES).run(lambda off: True).outcome is Outcome.NOT_NEEDED
     assert Search(names=PASSES).run(lambda off: False).outcome is Outcome.NOT_FIXED
@@ -212,3 +208,136 @@ def test_how_many_tries_it_takes(record_property: Callable[[str, object], None])
         worst[size] = max(search(guilty.issubset)[1] for guilty in guilty_ones)
         assert worst[size] <= 2 * size * log2(200 / size) + 3 * size + 6
     record_property("tries", worst)
+
+
+# --- any rule, wrong answers, what the verdict suspects ---------------------------------------------------------------
+
+FEW = "abcde"
+SUBSETS = [frozenset(subset) for size in range(len(FEW) + 1) for subset in combinations(FEW, size)]
+
+
+@settings(max_examples=150)
+@given(st.sets(st.sampled_from(SUBSETS)), st.booleans(), st.lists(st.floats(0.1, 50), min_size=5, max_size=5))
+def test_the_result_is_one_of_those_that_an_exhaustive_search_finds(
+    right: set[frozenset[str]], is_monotone: bool, weights: list[float]
+) -> None:
+    """Of every rule at all, monotone or not, and whatever is suspected."""
+
+    def rule(changes: frozenset[str]) -> bool:
+        return any(each <= changes for each in right) if is_monotone else changes in right
+
+    result = Search(names=FEW, weights=dict(zip(FEW, weights, strict=True))).run(rule)
+    expected = Outcome.FOUND if rule(frozenset(FEW)) else Outcome.NOT_FIXED
+    assert result.outcome is (Outcome.NOT_NEEDED if rule(frozenset()) else expected)
+    if result.outcome is Outcome.FOUND:
+        assert result.changes in [each for each in SUBSETS if is_minimal(each, rule)]
+    if is_monotone:
+        assert not result.interact
+
+
+def suspecting(name: str, **how: Any) -> Search:
+    names = sorted(PASSES[:60], key=lambda other: other != name)
+    return Search(names=names, weights={name: 118.0}, **how)
+
+
+@pytest.mark.parametrize("guilty", [("Pass040",), ("Pass040", "Pass003")])
+def test_what_is_suspected_is_tried_first(guilty: tuple[str, ...]) -> None:
+    """A right suspicion takes one run and what proves it; a wrong one little more than none."""
+    runs = {}
+    for name in ("Pass040", "Pass050", ""):
+        asked: list[frozenset[str]] = []
+
+        def check(changes: frozenset[str], asked: list[frozenset[str]] = asked) -> bool:
+            asked.append(changes)
+            return changes >= set(guilty)
+
+        search = suspecting(name) if name else Search(names=PASSES[:60])
+        estimate = search.remaining([])
+        assert search.run(check).changes == set(guilty)
+        assert asked[2] == {name} if name else len(asked[2]) == 30
+        runs[name] = len(asked)
+        assert search.remaining([(each, each >= set(guilty)) for each in asked]) == 0
+        assert estimate is not None
+        assert estimate <= 16
+    assert runs["Pass050"] <= runs[""] + 3
+    assert runs["Pass040"] < runs[""]
+    if len(guilty) == 1:
+        assert runs["Pass040"] == 5
+
+
+def noisy(guilty: set[str], draw: random.Random, rate: float) -> Rule:
+    return lambda changes: (guilty <= changes) != (draw.random() < rate)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_wrong_answers_are_outvoted(size: int) -> None:
+    """As often as is stated, for a check that is wrong in one of ten runs; about as often where nobody has said so."""
+    devices = 100
+    for rate, share in ((0.1, 0.96), (0.0, 0.88)):
+        right, runs = 0, 0
+        for device in range(devices):
+            draw = random.Random(f"{size} {device}")
+            guilty = set(draw.sample(PASSES[:60], size))
+            most = most_runs(60, 0.1)
+            result = suspecting(min(guilty), rate=rate, assume=0.1, most=most).run(noisy(guilty, draw, 0.1))
+            right += result.changes == guilty
+            assert result.confidence is None or result.confidence >= CONFIDENCE
+            runs += result.tries
+        assert right >= share * devices
+
+
+def test_a_coin_is_no_check() -> None:
+    """It ends, and says so; in the worst case by the limit."""
+    outcomes = set()
+    for seed in range(20):
+        draw = random.Random(seed)
+        runs = count()
+
+        def check(changes: frozenset[str], draw: random.Random = draw, runs: Any = runs) -> bool:
+            next(runs)
+            return bool(changes) and draw.random() < 0.5
+
+        outcomes.add(suspecting("Pass040", rate=0.1, most=400).run(check).outcome)
+        assert next(runs) <= 400
+    assert Outcome.FLAKY in outcomes
+
+
+def test_the_limit_of_runs() -> None:
+    result = Search(names=PASSES[:60], most=8).run(lambda changes: changes >= {"Pass003", "Pass040"})
+    assert result.outcome is Outcome.OUT_OF_RUNS
+    assert result.changes >= {"Pass003", "Pass040"}
+    assert len(result.changes) < 60
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.sampled_from(PASSES[:12]), min_size=1, max_size=3), st.integers(0, 99), st.sampled_from([0.0, 0.1]))
+def test_a_search_that_is_killed_goes_on_where_it_was(guilty: set[str], seed: int, rate: float) -> None:
+    """At any run: the result is the same, and no run is made again, also where answers are wrong."""
+
+    def search(known: list[tuple[frozenset[str], bool]], stop: int) -> tuple[Bisection | None, int]:
+        made = 0
+
+        def check(changes: frozenset[str]) -> bool:
+            nonlocal made
+            if len(known) == stop:
+                raise KeyboardInterrupt
+            made += 1
+            time = sum(changes == other for other, _ in known)
+            wrong = random.Random(f"{seed} {sorted(changes)} {time}").random() < rate
+            known.append((changes, (guilty <= changes) != wrong))
+            return known[-1][1]
+
+        try:
+            return Search(names=PASSES[:12], rate=rate, assume=0.1, most=300).run(check, list(known)), made
+        except KeyboardInterrupt:
+            return None, made
+
+    whole: list[tuple[frozenset[str], bool]] = []
+    expected, runs = search(whole, -1)
+    assert expected is not None
+    for stop in range(0, runs, 3):
+        known: list[tuple[frozenset[str], bool]] = []
+        assert search(known, stop) == (None, stop)
+        result, more = search(known, -1)
+        assert result == expected
+        assert stop + more == runs

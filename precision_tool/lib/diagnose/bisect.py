@@ -26,6 +26,10 @@ Answer = tuple[frozenset[str], bool]
 CONFIDENCE = 0.99
 #: By how many answers one leads before the search follows it; what the result rests on is asked for more.
 _LEAD = 2
+#: On how many answers a result rests before it is known: both ends and itself.
+_RESTS_ON = 3
+#: The same before delta debugging.
+_BEFORE_DELTA = 1000
 #: Standard deviations by which more answers differ than can be by the share that is assumed.
 _TOO_MANY = 3.0
 #: Guesses at the result from which the runs that remain are reckoned.
@@ -125,9 +129,14 @@ class Search:
         Bisection
             What the search came to.
         """
-        asker = _Asker(self, check)
+        known: dict[frozenset[str], list[bool]] = {}
         for changes, answer in earlier:
-            asker.count(changes, answer)
+            known.setdefault(changes, []).append(answer)
+
+        def replayed(changes: frozenset[str]) -> bool:  # in their order: the search is the same as without a break
+            return known[changes].pop(0) if known.get(changes) else check(changes)
+
+        asker = _Asker(self, replayed)
         while True:
             try:
                 outcome, changes = _search(self, asker)
@@ -188,8 +197,13 @@ class Search:
 
 def most_runs(count: int, rate: float = 0.0, repeat: int = 1) -> int:
     """Return how many runs suffice for `count` changes whichever of them are needed, if more never hurt."""
-    repeats = (_LEAD + 1) / (1 - 2 * rate) if rate else 1.0
+    repeats = _lead(rate, _RESTS_ON) / (1 - 2 * rate) if rate else 1.0
     return ceil((4 * count + 20) * repeats * repeat)
+
+
+def _lead(rate: float, sets: int) -> int:
+    """Return by how many answers one leads, for all of these sets to be answered right with `CONFIDENCE`."""
+    return max(_LEAD, ceil(log(sets / (1 - CONFIDENCE) - 1) / log((1 - rate) / rate) - 1e-9))
 
 
 def _wavers(answers: Iterable[Answer]) -> bool:
@@ -223,19 +237,14 @@ class _Asker:
     #: The answers that the search follows, and the sets of which the answer is sure.
     answers: dict[frozenset[str], bool] = field(default_factory=dict)
     settled: set[frozenset[str]] = field(default_factory=set)
-    #: By how many answers one leads that the result rests on.
-    lead: int = _LEAD
+    #: On how many answers the result rests.
+    rests_on: int = _RESTS_ON
     is_delta: bool = False
     confidence: float | None = None
     runs: int = 0
 
     def __post_init__(self) -> None:
         self.rate = self.search.rate
-
-    def count(self, changes: frozenset[str], answer: bool) -> None:
-        """Count an answer."""
-        self.votes.setdefault(changes, []).append(answer)
-        self.runs += 1
 
     def ask(self, changes: frozenset[str]) -> bool:
         """Return whether the check succeeds with these changes."""
@@ -274,13 +283,14 @@ class _Asker:
                 if votes and abs(lead) < len(votes):
                     self._waver(changes)
             else:
-                needed = max(self.lead if sure else _LEAD, self.search.repeat)
+                needed = max(_lead(self.rate, self.rests_on) if sure else _LEAD, self.search.repeat)
                 self._check_rate(changes)
             if abs(lead) >= needed:
                 return lead > 0
             if self.search.most is not None and self.runs >= self.search.most:
                 raise _OutOfRunsError
-            self.count(changes, self.check(changes))
+            votes.append(self.check(changes))
+            self.runs += 1
 
     def _waver(self, changes: frozenset[str]) -> None:
         """Go on with the share of wrong answers that is to be assumed then."""
@@ -311,15 +321,19 @@ class _Asker:
         if self.outvoted > usual + _TOO_MANY * sqrt(usual * (1 - self.rate)) + 1:
             raise FlakyCheckError(changes)
 
-    def rest_on(self, sets: Sequence[frozenset[str]]) -> None:
-        """Make sure of the answers that a result rests on."""
+    def make_sure(self, sets: Sequence[frozenset[str]], among: int) -> None:
+        """Ask for sets until all of so many answers are right with `CONFIDENCE`."""
         if self.rate:
-            odds = (1 - self.rate) / self.rate
-            self.lead = max(_LEAD, ceil(log(len(sets) / (1 - CONFIDENCE) - 1) / log(odds) - 1e-9))
+            self.rests_on = among
             self.settled.clear()
-            self.confidence = 1 - len(sets) / (1 + odds**self.lead)
         for changes in sets:
             self.confirm(changes)
+
+    def rest_on(self, sets: Sequence[frozenset[str]]) -> None:
+        """Make sure of the answers that a result rests on."""
+        self.make_sure(sets, max(len(sets), _RESTS_ON))
+        if self.rate:
+            self.confidence = 1 - len(sets) / (1 + ((1 - self.rate) / self.rate) ** _lead(self.rate, self.rests_on))
 
     def best(self) -> frozenset[str]:
         """Return the smallest set with which the check succeeds, as far as is known."""
@@ -341,13 +355,13 @@ def _search(search: Search, asker: _Asker) -> tuple[Outcome, frozenset[str]]:
         return Outcome.NOT_FIXED, none
     found = frozenset(_quick(asker, none, False, names))
     if not asker.ask(found):
-        if asker.rate:  # rather than that changes interact, an answer may have been wrong
-            for more in sorted((more for more, answer in asker.answers.items() if answer and more > found), key=len):
-                asker.confirm(more)
+        if asker.rate:  # an answer was wrong, rather than that changes interact: that takes more runs to search
+            more = sorted((more for more, answer in asker.answers.items() if answer and more > found), key=len)
+            asker.make_sure([found, *more], _BEFORE_DELTA)
         asker.is_delta = True
-        found = frozenset(_delta(asker, names))
+        found = frozenset(delta(asker.ask, names))
     found = _reduced(asker, found)
-    fewer = [found - {name} for name in sorted(found)] if asker.rate and len(found) > 1 else []
+    fewer = [found - {name} for name in sorted(found)] if len(found) > 1 and (asker.rate or search.assume) else []
     asker.rest_on([none, found, *fewer])
     return Outcome.FOUND, found
 
@@ -376,14 +390,27 @@ def _half(names: tuple[str, ...], weights: Mapping[str, float]) -> int:
     return best
 
 
-def _delta(asker: _Asker, names: tuple[str, ...]) -> tuple[str, ...]:
-    """ddmin: from all of `names`, with which the check succeeds, to a set of which no part can be left out."""
+def delta(ask: Check, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Search by delta debugging (ddmin), which takes no change to help for itself.
+
+    Parameters
+    ----------
+    ask : callable
+        Whether the check succeeds with these changes; it does with all of `names`.
+    names : tuple of str
+        The changes.
+
+    Returns
+    -------
+    tuple of str
+        Changes with which it succeeds, and of which no single one can be left out.
+    """
     left, parts = names, 2
     while len(left) > 1:
         size = -(-len(left) // parts)
         chunks = [left[start : start + size] for start in range(0, len(left), size)]
         rests = [tuple(name for name in left if name not in chunk) for chunk in chunks] if len(chunks) > 2 else []
-        smaller = next((each for each in [*chunks, *rests] if asker.ask(frozenset(each))), None)
+        smaller = next((each for each in [*chunks, *rests] if ask(frozenset(each))), None)
         if smaller is not None:
             parts = 2 if smaller in chunks else max(parts - 1, 2)
             left = smaller

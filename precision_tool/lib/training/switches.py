@@ -150,7 +150,7 @@ _GIVEN_FILES = {**_FILE_NAMES, "modify_mixlist": "given_mixlist.json"}
 
 
 def with_given(values: Dict[str, Any], current: Mapping[str, Optional[Any]], place: "_Place") -> Dict[str, Any]:
-    """`values` with what is given from outside (`given_switches`), which wins. Raises ScriptError.
+    """`values` with what is given from outside (`given_switches`), which wins; "" takes out. Raises ScriptError.
 
     What the script says of other ops stays: its file, of `values` or `current`, is written anew with what is given.
     """
@@ -181,8 +181,8 @@ def with_given(values: Dict[str, Any], current: Mapping[str, Optional[Any]], pla
             texts["modify_mixlist"] = with_types(own["modify_mixlist"], given["float32_types"])
         else:
             say("switches.given_types", types=given["float32_types"])
-    if "modify_mixlist" in done and "modify_mixlist" not in texts and not any(own[name] in MIXED for name in MODES):
-        del done["modify_mixlist"]  # of the script, for a mode that is no more
+    if own["modify_mixlist"] and not any(own[name] in MIXED for name in MODES):
+        done["modify_mixlist"] = ""  # the script's is for a mode that is no more, and the adapter refuses both
     for name, text in texts.items():
         path = result_file(place.settings, "given_" + _GIVEN_FILES[name].replace("given_", ""))
         write_whole(path, text.rstrip("\n") + "\n")
@@ -201,7 +201,7 @@ def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any
                 other=other,
                 current=repr(current[other]),
             )
-    if "modify_mixlist" not in values:
+    if not values.get("modify_mixlist"):
         return
     both = {name: values.get(name) or current.get(name) for name in MODES}
     mode = next((both[name] for name in MODES if both[name]), None)
@@ -468,7 +468,7 @@ def estimator_run_options(action: Optional[str] = None, **run_options: object) -
         raise ScriptError("training.estimator.prof", advice=_ESTIMATOR_ADVICE["prof"])
     place = _Place(_with_run_options(None, run_options))
     all_values = with_given(_parameters(actions, place), {}, place)
-    values = {name: value for name, value in all_values.items() if name in _IN_RUN_CONFIG}
+    values = {name: value for name, value in all_values.items() if name in _IN_RUN_CONFIG and value != ""}
     taken = inspect.signature(npu_bridge_class("NPURunConfig")).parameters
     for name in values:
         if name not in taken:
@@ -538,6 +538,10 @@ class _CustomOpOptions:
         """Set a parameter."""
         stored = value.encode() if isinstance(value, str) else value
         setattr(self._parameters[name], self._field(value), stored)
+
+    def remove(self, name: str) -> None:
+        """Take a parameter out."""
+        del self._parameters[name]
 
     def set_hf32(self, settings: Settings) -> None:
         """Switch HF32 on or off, where the settings say so."""
@@ -615,6 +619,11 @@ class _DeviceOptions:
             raise ScriptError("training.device.refused", name=name, value=repr(value), reason=str(error)) from None
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
             say("switches.default", name=name, old=repr(default), value=repr(value))
+
+    def remove(self, name: str) -> None:
+        """Take an option out: npu_device hands on what is not None."""
+        holder, inner = self._holder(name)
+        setattr(holder, inner, None)
 
     def set_hf32(self, settings: Settings) -> None:
         """Switch HF32 on or off: npu_device hands on what TensorFlow has for TF32. Raises ScriptError."""
@@ -781,7 +790,10 @@ def _apply(options: Union[_CustomOpOptions, _DeviceOptions], actions: FrozenSet[
     changes = _to_set(values, current, place, given)
     options.set_hf32(place.settings)
     for name, value in changes.items():
-        options.set(name, value)
+        if value != "":
+            options.set(name, value)
+        elif current.get(name):
+            options.remove(name)
     if "dump" in actions:
         _begin_passport(place, options.all(), options.hf32())
 
