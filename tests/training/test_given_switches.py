@@ -119,9 +119,10 @@ def test_a_mixlist_only_goes_with_mixed_precision(work: Path, give: Any, capsys:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "cannot be read"), ("[]", "is not a JSON object"), ('{"precision_mode": "fp33"}', "precision_mode.* cannot be .*fp33"),
-        ('{"nothing": 1}', "nothing' cannot be"), ('{"loss_scale": -1}', "loss_scale' cannot be"),
-        ('{"float32_types": "Mul"}', "float32_types' cannot be"), ('{"op_precision_mode": {"a": 1}}', "op_precision_mode' cannot be"),
+        ("", "cannot be read"), ("[]", "is not a JSON object"),
+        ('{"precision_mode": "fp33"}', "precision_mode.* cannot be .*fp33"), ('{"nothing": 1}', "nothing' cannot be"),
+        ('{"loss_scale": -1}', "loss_scale' cannot be"), ('{"float32_types": "Mul"}', "float32_types' cannot be"),
+        ('{"op_precision_mode": {"a": 1}}', "op_precision_mode' cannot be"),
         ('{"allow_hf32": {}}', "allow_hf32' cannot be"),
     ],
 )  # fmt: skip
@@ -166,8 +167,8 @@ TORCH_SCRIPT = """
             y = net(x)
             plain = x @ x.T
         exact = torch.nn.functional.linear(net.between.float(), net.head.weight, net.head.bias)
-        types = [str(each.dtype).partition(".")[2] for each in (net.between, y, plain, net.body(x.bfloat16()) if "body" in
-                 switches.get("float32_modules", []) else y)]
+        halves = net.body(x.bfloat16()) if "body" in switches.get("float32_modules", []) else y
+        types = [str(each.dtype).partition(".")[2] for each in (net.between, y, plain, halves)]
         return types, (y.float() - exact).abs().max().item() / exact.abs().max().item()
 
     results = [ran(), ran(float32_modules=["head"], allow_hf32="off", allow_internal_format="off", jit_compile="on",

@@ -86,11 +86,11 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     folder = session.workspace.local_output_dir(_FOLDER)
     file = find_switch_file(session.workspace, args.file)
     file = replace(file, target=str(folder / "fusion_switch.cfg"), note=None)  # the user's own stays as it is
-    path = str(folder / _SWITCHES)
+    switches = str(folder / _SWITCHES)
 
     def write(changes: frozenset[str]) -> Mapping[str, str]:
-        rewrite_text(path, _document(what, changes, file.target))
-        return {VARIABLE: posixpath.abspath(path)}
+        rewrite_text(switches, _document(what, changes, file.target))
+        return {VARIABLE: posixpath.abspath(switches)}
 
     bisection = BisectRun(
         folder=folder, check=args.check, names=what.names, passes=what.passes,
@@ -104,7 +104,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     is_found = result.outcome is Outcome.FOUND
     if is_found and args.write is not None:
         kept = _write(args.write, what, bisection, result.changes)
-    lines = lines_to_keep(kept, posixpath.abspath(args.write) if args.write is not None else "") if is_found else []
+    path = posixpath.abspath(args.write) if args.write is not None else ""
+    lines = lines_to_keep(kept, path, is_pytorch=what.is_pytorch) if is_found else []
     off = [what.passes[name] for name in sorted(result.changes) if name in what.passes]
     if off and is_found and args.write is None:
         lines.append(shlex.join([*output.command_for(session).split(), "fusion", "off", *off]))

@@ -28,8 +28,8 @@ CONFIDENCE = 0.99
 _LEAD = 2
 #: On how many answers a result rests before it is known: both ends and itself.
 _RESTS_ON = 3
-#: The same before delta debugging.
-_BEFORE_DELTA = 1000
+#: The same where answers do not fit together.
+_IN_DOUBT = 1000
 #: Standard deviations by which more answers differ than can be by the share that is assumed.
 _TOO_MANY = 3.0
 #: Guesses at the result from which the runs that remain are reckoned.
@@ -321,6 +321,14 @@ class _Asker:
         if self.outvoted > usual + _TOO_MANY * sqrt(usual * (1 - self.rate)) + 1:
             raise FlakyCheckError(changes)
 
+    def doubt(self, changes: frozenset[str]) -> None:
+        """Make sure of answers by which these changes suffice, where they do not: rather than that changes interact,
+        one of them may be wrong.
+        """
+        if self.rate and not (self.ask(changes) and self.confirm(changes)):
+            more = sorted((more for more, answer in self.answers.items() if answer and more > changes), key=len)
+            self.make_sure([changes, *more], _IN_DOUBT)
+
     def make_sure(self, sets: Sequence[frozenset[str]], among: int) -> None:
         """Ask for sets until all of so many answers are right with `CONFIDENCE`."""
         if self.rate:
@@ -331,9 +339,10 @@ class _Asker:
 
     def rest_on(self, sets: Sequence[frozenset[str]]) -> None:
         """Make sure of the answers that a result rests on."""
-        self.make_sure(sets, max(len(sets), _RESTS_ON))
+        self.make_sure(sets, len(self.votes))  # each set that was asked for might have become the result
         if self.rate:
-            self.confidence = 1 - len(sets) / (1 + ((1 - self.rate) / self.rate) ** _lead(self.rate, self.rests_on))
+            lead = _lead(self.rate, self.rests_on)
+            self.confidence = 1 - self.rests_on / (1 + ((1 - self.rate) / self.rate) ** lead)
 
     def best(self) -> frozenset[str]:
         """Return the smallest set with which the check succeeds, as far as is known."""
@@ -355,9 +364,7 @@ def _search(search: Search, asker: _Asker) -> tuple[Outcome, frozenset[str]]:
         return Outcome.NOT_FIXED, none
     found = frozenset(_quick(asker, none, False, names))
     if not asker.ask(found):
-        if asker.rate:  # an answer was wrong, rather than that changes interact: that takes more runs to search
-            more = sorted((more for more, answer in asker.answers.items() if answer and more > found), key=len)
-            asker.make_sure([found, *more], _BEFORE_DELTA)
+        asker.doubt(found)
         asker.is_delta = True
         found = frozenset(delta(asker.ask, names))
     found = _reduced(asker, found)
@@ -371,6 +378,8 @@ def _quick(asker: _Asker, base: frozenset[str], is_new: bool, names: tuple[str, 
     if is_new and asker.ask(base):
         return ()
     if len(names) == 1:
+        if asker.rate:  # that it suffices follows from other answers, of which one may be wrong
+            asker.doubt(base | set(names))
         return names
     half = _half(names, asker.search.weights)
     first, second = names[:half], names[half:]

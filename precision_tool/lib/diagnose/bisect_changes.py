@@ -6,6 +6,7 @@ A change has a name that says all of it: `fusion:PASS`, `type:OPTYPE`, `op:OP`, 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,7 @@ class Searched:
     weights: Mapping[str, float] = field(default_factory=dict)
     suspected: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    is_pytorch: bool = False
     dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -129,6 +131,7 @@ def searched(
         suspected=tuple(suspects),
         types=tuple(sorted(_types(ops))),
         dtypes=dtypes,
+        is_pytorch=_PYTORCH in frameworks,
     )
 
 
@@ -152,7 +155,7 @@ def _of_network(ops: Sequence[Op], passes: Sequence[str], frameworks: Iterable[s
         raise UsageError("cli.bisect_mindspore")
     names = [f"{FUSION}:{name}" for name in passes if is_switchable(name)]
     halves = [op for op in ops if _puts_out(op, _HALF)]
-    names += [f"{TYPE}:{name}" for name in sorted(_types(halves))]
+    names += [f"{TYPE}:{name}" for name in sorted(_types(halves))] if not recorded else []
     names += [f"{MODULE}:{name}" for name in dict.fromkeys(map(module_path, halves)) if name]
     if not recorded:
         names += [_ALL_PRECISE] if _types(ops) else []
@@ -228,7 +231,7 @@ def _part_of(suspect: Suspect) -> list[str]:
     return names
 
 
-def lines_to_keep(document: Mapping[str, Any], path: str) -> list[str]:
+def lines_to_keep(document: Mapping[str, Any], path: str, *, is_pytorch: bool) -> list[str]:
     """Return the lines that keep changes in a shell, or in the training script.
 
     Parameters
@@ -237,21 +240,39 @@ def lines_to_keep(document: Mapping[str, Any], path: str) -> list[str]:
         Of `Searched.switches`.
     path : str
         The file in which the document is, "" where it was not written.
+    is_pytorch : bool
+        Whether the script is one of PyTorch.
 
     Returns
     -------
     list of str
-        Lines of a shell for a written file, else of Python.
+        Lines of a shell for a written file, else of Python; none for passes.
     """
     if path:
-        return [f"export PRECISION_TOOL_SWITCHES={path}"]
-    own = {name: value for name, value in document.items() if name in PYTORCH_SWITCHES}
-    rest = {name: value for name, value in document.items() if name not in own and name != "fusion_switch_file"}
-    types = rest.pop("float32_types", None)
-    lines = [f"npu_tf_config.mixed_precision_list(black={types!r})  # action='mixlist'"] if types else []
-    scale = rest.pop("loss_scale", None)
-    if rest:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in rest.items())
-        lines.append(f"config = npu_tf_config.session_dump_config(config, {arguments})")
-    lines += [f"loss_scale = {scale:g}"] if scale is not None else []
-    return [*lines, *(f"{name} = {value!r}  # torch_config" for name, value in own.items())]
+        return [f"export PRECISION_TOOL_SWITCHES={shlex.quote(path)}"]
+    rest = {name: value == "on" if value in ("on", "off") else value for name, value in document.items()}
+    scale, types = rest.pop("loss_scale", None), rest.pop("float32_types", None)
+    lines = [f"loss_scale = {scale:g}"] if scale is not None else []
+    if is_pytorch:
+        for name, value in rest.items():
+            lines += [line.format(value) for line in _PYTORCH_LINES.get(name, ())]
+    else:
+        lines += [f"npu_tf_config.mixed_precision_list(black={types!r})  # action='mixlist'"] if types else []
+        arguments = ", ".join(f"{name}={value!r}" for name, value in rest.items() if name not in PYTORCH_SWITCHES)
+        lines += [f"config = npu_tf_config.session_dump_config(config, {arguments})"] if arguments else []
+    return lines
+
+
+#: The lines of a script that keep a switch of PyTorch.
+_PYTORCH_LINES = {
+    "autocast": ('torch.autocast("npu", enabled={})',),
+    "float32_modules": (
+        "for path in {!r}:", "    module = model.get_submodule(path).float()",
+        '    in_float32 = torch.autocast("npu", enabled=False)(module.forward)',
+        "    module.forward = lambda x, run=in_float32: run(x.float()).to(x.dtype)",
+    ),
+    "allow_hf32": ("torch.npu.matmul.allow_hf32 = torch.npu.conv.allow_hf32 = {}",),
+    "deterministic": ("torch.use_deterministic_algorithms({})",),
+    "allow_internal_format": ("torch.npu.config.allow_internal_format = {}",),
+    "jit_compile": ("torch.npu.set_compile_mode(jit_compile={})",),
+}  # fmt: skip
