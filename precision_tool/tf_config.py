@@ -339,6 +339,29 @@ def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
     return mixlist.keep_dtype(ops)
 
 
+def loss_scale(value: float) -> float:
+    """Return the loss scale to use: ``FixedLossScaleManager(loss_scale=npu_tf_config.loss_scale(1024.0))``.
+
+    Parameters
+    ----------
+    value : float
+        The script's own.
+
+    Returns
+    -------
+    float
+        That of the file that `PRECISION_TOOL_SWITCHES` names, as `precision-tool bisect` does; else `value`.
+
+    Raises
+    ------
+    ValueError
+        The file is none of switches.
+    """
+    from precision_tool.lib.training import given_switches
+
+    return given_switches.loss_scale(value)
+
+
 def __getattr__(name: str) -> Any:
     """What is only known when it is asked for (PEP 562): the switch files in use, and what needs Keras."""
     if name in ("FUSION_OFF_FILE", "FUSION_SWITCH_FILE"):

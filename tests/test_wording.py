@@ -25,6 +25,7 @@ STAY: dict[str, tuple[int | None, str]] = {
     "data/graph_catalog.py": (None, "GE's names of kinds of kernels"),
     "data/msprobe_ops.py": (1, "a regular expression"),
     "diagnose/plan.py": (10, "lines of a training script"),
+    "diagnose/bisect_changes.py": (3, "lines of a training script"),
     "diagnose/overflow.py": (1, "the value of a key of JSON"),
     "diagnose/graph_diff.py": (1, "stands where the name of an op does"),
     "diagnose/study_journal.py": (None, "statements of SQL"),

@@ -533,28 +533,26 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     (tmp_path / "precision_data").mkdir()
     (tmp_path / "my.cfg").write_text(MINE)
     run = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES)
-    assert "2 passes have to be off for the check to succeed: Pass03, Pass17" in run.text
+    assert "2 changes are needed for the check to succeed: Pass03, Pass17" in run.text
     assert (tmp_path / "my.cfg").read_text() == MINE  # put back
-    assert "try 1: 0 of 20 passes off: fails (5)" in run.err
+    assert "try 1: 0 of 20 changes: fails (5)" in run.err
     logs = sorted((tmp_path / "precision_data" / "temp" / "fusion_bisect").glob("try_*.log"))
     assert len(logs) == run.err.count("\ntry ") + run.err.startswith("try ")
     assert logs[0].read_text() == "off: Mine\n"
     table = " ".join(run.out.split())
     assert "none (try 1 again)" in table
     assert "Pass03, Pass17 (try " in table
-    assert run.err.count("off again: ") == 2
+    assert run.err.count("changes again: ") == 2
     assert "switch them off, as this command with --write does" in run.text
     assert "precision-tool fusion off Pass03 Pass17" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
     assert "of an earlier search are used" in again.text
     assert "this search was finished before: nothing was run" in again.text
-    assert "of 20 passes off" not in again.err
+    assert "of 20 changes" not in again.err
     assert len([*logs[0].parent.glob("try_*.log")]) == len(logs)
     # Asked for more often than before, the answers are not enough.
-    assert (
-        "of 20 passes off" in bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--repeat", "2", "--passes", *NAMES).err
-    )
+    assert "of 20 changes" in bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--repeat", "2", "--passes", *NAMES).err
     switches = read_switches(str(tmp_path / "my.cfg"))
     assert [(where, name) for where, name, on in switches.named() if not on] == [
         ("GraphFusion", "Mine"), ("GraphFusion", "Pass03"), ("GraphFusion", "Pass17"),
@@ -594,7 +592,7 @@ def test_a_bisection_writes_passes_where_ge_looks_for_them(tmp_path: Path, secti
     check = f"{sys.executable} {tmp_path / 'check.py'}"
     run = bisect(tmp_path, f"{check} {section}/MatmulTransdataFusionPass")
     assert "MatmulTransdataFusionPass - - 1 - section unknown" in tool("fusion", cwd=tmp_path).text
-    assert "1 pass has to be off for the check to succeed: MatmulTransdataFusionPass" in run.text
+    assert "1 change is needed for the check to succeed: MatmulTransdataFusionPass" in run.text
     kind = "ub_fusion" if section == "UBFusion" else "graph_fusion"
     counts = {"AutomaticUbFusion": {"match_times": 1, "effect_times": 1}}
     (tmp_path / "fusion_result.json").write_text(json.dumps({"session_and_graph_id": "0_1", kind: counts}))
@@ -604,16 +602,16 @@ def test_a_bisection_writes_passes_where_ge_looks_for_them(tmp_path: Path, secti
     assert "AutomaticUbFusion" not in written["GraphFusion" if section == "UBFusion" else "UBFusion"]
     late = "GraphFusion/LayerNormGradV3FusionPass UBFusion/TbeMatmulFixPipeFusionPass"
     run = bisect(tmp_path, f"{check} {late}")
-    assert "try 2: 2 of 2 passes off: fails" in run.err
-    assert "try 3: 8 of 8 passes off: succeeds" in run.err
-    assert "2 passes have to be off for the check to succeed: LayerNormGradV3FusionPass, TbeMat" in run.text
+    assert "try 2: 2 of 2 changes: fails" in run.err
+    assert "try 3: 8 of 8 changes: succeeds" in run.err
+    assert "2 changes are needed for the check to succeed: LayerNormGradV3FusionPass, TbeMat" in run.text
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ("true", "there is nothing to find"),
-        ("false", "switching them off does not help"),
+        ("false", "none of them is the cause"),
         ("sleep 30", "every try that failed ran out of time"),
     ],
 )
@@ -630,7 +628,7 @@ def test_nothing_to_be_found(tmp_path: Path, command: str, words: str) -> None:
 def test_a_check_that_wavers(tmp_path: Path) -> None:
     (tmp_path / "precision_data").mkdir()
     run = bisect(tmp_path, "test ! -e seen && touch seen", "--passes", *NAMES, code=2)
-    assert "the check gave different results for the same passes off: none" in run.text
+    assert "the check gave different results for the same changes: none" in run.text
     assert "nothing can be concluded" in run.text
     (tmp_path / "seen").unlink()
     run = bisect(
@@ -673,7 +671,7 @@ def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, 
     run = tool(*arguments, cwd=tmp_path)
     assert "3 tries of an earlier search are used" in run.text
     assert ("was killed" in run.text) == (number == signal.SIGKILL)
-    assert "1 pass has to be off for the check to succeed: Pass05" in run.text
+    assert "1 change is needed for the check to succeed: Pass05" in run.text
     assert (tmp_path / "my.cfg").read_text() == MINE
     log = tmp_path / "precision_data/temp/fusion_bisect/state.json"
     assert len(json.loads(log.read_text())["tries"]) > 3
@@ -686,7 +684,7 @@ def test_the_switch_file_is_put_back_to_the_letter(tmp_path: Path, check: str) -
     (tmp_path / "real.cfg").write_bytes(mine)
     (tmp_path / "my.cfg").symlink_to("real.cfg")
     run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
-    assert "1 pass has to be off for the check to succeed: Pass03" in run.text
+    assert "1 change is needed for the check to succeed: Pass03" in run.text
     assert (tmp_path / "my.cfg").is_symlink()
     assert (tmp_path / "real.cfg").read_bytes() == mine
 
@@ -698,7 +696,7 @@ def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> N
     (tmp_path / "my.cfg").write_text(MINE.replace("Mine", "Another"))
     run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES, code=1)
     assert "were made with other switches and are not used" in run.text
-    assert "switching them off does not help" in run.text.partition("What is left to do")[0]  # before the advice
+    assert "none of them is the cause" in run.text.partition("What is left to do")[0]  # before the advice
     run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # another command
     assert "earlier attempt" not in run.text
     (tmp_path / "my.cfg").write_text(MINE.replace('"Mine"', '"Pass03": "off", "Another"'))
@@ -765,7 +763,7 @@ def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
         {word} fusion off Pass09 --file another/my.cfg > /dev/null || exit 77
         {check} Pass03"""
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
-    assert "1 pass has to be off for the check to succeed: Pass03" in run.text
+    assert "1 change is needed for the check to succeed: Pass03" in run.text
     for name in ("shown", "refused"):
         assert "holds the switches of a try" in " ".join((tmp_path / name).read_text().split())
     assert "fusion bisect is running" in (tmp_path / "refused_too").read_text()
@@ -792,16 +790,16 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
     ]
     command = f"{shlex.join(map(str, within))} 2> refused; echo $? > code; {check} Pass03"
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
-    assert "1 pass has to be off for the check to succeed: Pass03" in run.text
+    assert "1 change is needed for the check to succeed: Pass03" in run.text
     assert (tmp_path / "code").read_text() == "2\n"
     assert "holds the switches of a try" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 
 STATE_WITHOUT = {
-    "version": 3, "check": "true", "passes": ["Pass03"], "file": "my.cfg", "base": "{}", "running": True,
+    "version": 4, "check": "true", "names": ["Pass03"], "file": "my.cfg", "base": "{}", "running": True,
     "original": "Pass03:on\n", "written": ["Pass03:off\n"],
-    "tries": [{"off": [], "succeeded": False, "code": 1, "seconds": 0.1, "log": "try_001.log"}],
+    "tries": [{"changes": [], "succeeded": False, "code": 1, "seconds": 0.1, "log": "try_001.log"}],
 }  # fmt: skip
 
 
@@ -823,7 +821,7 @@ def test_a_state_of_another_shape(tmp_path: Path, name: str, value: object) -> N
     path.write_text("Pass03:on\n")
     file = SwitchFile(path=str(path), target=str(path), shipped=SHIPPED_SWITCH)
     is_bisected(folder, str(path))
-    search = BisectRun(folder=folder, check="true", passes=("Pass03",), file=file)
+    search = BisectRun(folder=folder, check="true", names=("Pass03",), passes={"Pass03": "Pass03"}, file=file)
     with contextlib.chdir(tmp_path), search.alone():
         search.open(fresh=False)
         assert all(isinstance(one.seconds, float) for one in search.tries)

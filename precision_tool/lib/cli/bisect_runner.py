@@ -1,6 +1,7 @@
-"""Runs the user's check with one set of passes off after the other, and can be interrupted and taken up again.
+"""Runs the user's check with one set of changes after the other, and can be interrupted and taken up again.
 
-Every try writes the switch file, runs the command with its output in a log of its own, and notes the answer at once.
+Every try writes the fusion switch file and what else its changes say, runs the command with its output in a log of its
+own, and notes the answer at once.
 The user's switch file is put back at the end, however that comes; after a kill that left no time, by the next start.
 """
 
@@ -9,29 +10,34 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import subprocess
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precision_tool.lib.cli.command import Output, show_note, tell_notes
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.compare.toolkit import end_group
-from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError, Try
+from precision_tool.lib.diagnose.bisect import Answer, Bisection, Search, Try
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
 from precision_tool.lib.io.fusion_passes import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.documents import from_document, to_document
+from precision_tool.lib.session import Session
 from precision_tool.lib.training.switches import FILE_VARIABLE
+from precision_tool.lib.view.bisect_screen import start_line, try_line
+from precision_tool.lib.view.text import plain
 
 _STATE = "state.json"
 #: Seconds that no try takes: a century.
 _MAX_SECONDS = 3.2e9
-_VERSION = 3
+_VERSION = 4
 #: Seconds that an edit of a switch file, which locks the folder as well, takes at most, and between two attempts.
 _EDIT_TAKES, _POLL = 1.0, 0.02
 #: Exit codes of a shell that could not run the command.
@@ -44,7 +50,7 @@ class _State:
 
     version: int
     check: str
-    passes: tuple[str, ...]
+    names: tuple[str, ...]
     file: str
     base: str
     running: bool
@@ -59,12 +65,15 @@ class BisectRun:
 
     folder: Path
     check: str
-    passes: tuple[str, ...]
+    #: The changes that are searched, and the passes that some of them switch off in `file`.
+    names: tuple[str, ...]
+    passes: Mapping[str, str]
     file: SwitchFile
     #: The sections of the passes, as far as the data tells.
     sections: Mapping[str, str] = field(default_factory=dict)
+    #: Writes what else the changes of a try say; the variables that tell the command.
+    write: Callable[[frozenset[str]], Mapping[str, str]] = lambda changes: {}
     timeout: float | None = None
-    repeat: int = 1
     tries: list[Try] = field(default_factory=list)
     #: The text of the user's switch file, None if there was none.
     original: str | None = None
@@ -73,18 +82,17 @@ class BisectRun:
     on_try: Callable[[Try, int], None] = lambda attempt, number: None
 
     @property
-    def answers(self) -> dict[frozenset[str], bool]:
-        """The answers so far; a set that was answered both ways is left to be asked again."""
-        results: dict[frozenset[str], set[bool]] = {}
-        for attempt in self.tries:
-            results.setdefault(frozenset(attempt.off), set()).add(attempt.succeeded)
-        return {off: outcomes.pop() for off, outcomes in results.items() if len(outcomes) == 1}
+    def answers(self) -> list[Answer]:
+        """The answers so far, in their order."""
+        return [(frozenset(attempt.changes), attempt.succeeded) for attempt in self.tries]
 
-    @property
-    def confirmed(self) -> set[frozenset[str]]:
-        """The sets that were asked for twice, each time as often as a try is repeated."""
-        times = Counter(frozenset(attempt.off) for attempt in self.tries)
-        return {off for off, count in times.items() if count >= 2 * self.repeat}
+    def search(self, search: Search) -> Bisection:
+        """Search what is not known yet. UsageError if the check cannot be run."""
+        try:
+            return search.run(self.once, self.answers)
+        finally:
+            with _uninterrupted():
+                self.close()
 
     # --- on the disk ---
 
@@ -110,7 +118,7 @@ class BisectRun:
         state = _read_state(self._state_path)
         notes = _put_back(state) if state is not None and state.running else []
         self.original = _text_of(self.file.path)
-        is_same = state is not None and (state.check, set(state.passes)) == (self.check, set(self.passes))
+        is_same = state is not None and (state.check, set(state.names)) == (self.check, set(self.names))
         if state is not None and is_same and not fresh and state.tries:
             if state.base == self._base():
                 self.tries = list(state.tries)
@@ -124,16 +132,16 @@ class BisectRun:
 
     def _base(self) -> str:
         """Return the user's switches other than the passes that are searched."""
-        switches = self._with_off(frozenset())
+        switches = self.switches_with(frozenset())
         sections = {section: dict(passes) for section, passes in switches.sections.items()}
         return json.dumps({"sections": sections, "others": dict(switches.others)}, sort_keys=True)
 
-    def _with_off(self, off: frozenset[str]) -> Switches:
-        """Return the user's switches with exactly these of the passes off."""
+    def switches_with(self, off: frozenset[str]) -> Switches:
+        """Return the user's switches with exactly the passes of these changes off."""
         text = None if self.original is None else self.original.removeprefix("\ufeff")
         base = self.file.shipped if text is None else parse_switches(text, self.file.path)
-        for name in self.passes:
-            base = base.with_pass(name, name not in off, self.sections.get(name))
+        for change, name in self.passes.items():
+            base = base.with_pass(name, change not in off, self.sections.get(name))
         return base
 
     @property
@@ -143,7 +151,7 @@ class BisectRun:
 
     def _save(self, running: bool) -> None:
         state = _State(
-            version=_VERSION, check=self.check, passes=self.passes, file=os.path.abspath(self.file.target),
+            version=_VERSION, check=self.check, names=self.names, file=os.path.abspath(self.file.target),
             base=self._base(), running=running, original=self._to_put_back, written=self.written,
             tries=tuple(self.tries),
         )  # fmt: skip
@@ -157,26 +165,21 @@ class BisectRun:
 
     # --- one try ---
 
-    def ask(self, off: frozenset[str]) -> bool:
-        """Return whether the check succeeds with exactly these of the passes off. UsageError if it cannot be run."""
-        answers = {self._once(off) for _ in range(self.repeat)}
-        if len(answers) > 1:
-            raise FlakyCheckError(off)
-        return answers.pop()
-
-    def _once(self, off: frozenset[str]) -> bool:
-        text = text_to_write(self._with_off(off), self.file.path)
-        self.written = (*self.written[-1:], text)
+    def once(self, changes: frozenset[str]) -> bool:
+        """Return whether the check succeeds with exactly these changes. UsageError if it cannot be run."""
+        switches = text_to_write(self.switches_with(changes), self.file.path)
+        self.written = (*self.written[-1:], switches)
         self._save(running=True)  # before the file is changed: a killed attempt can be mended
-        rewrite_text(self.file.target, text)
+        rewrite_text(self.file.target, switches)
+        variables = self.write(changes)
         number = len(self.tries) + 1
         log = str(self.folder / f"try_{number:03}.log")
         started = time.monotonic()
-        code = self._run(log)
+        code = self._run(log, variables)
         if code in (_NOT_EXECUTABLE, _NO_COMMAND):
             raise UsageError("cli.check_not_run", code=code, is_missing=code == _NO_COMMAND, log=log)
         attempt = Try(
-            off=tuple(name for name in self.passes if name in off),
+            changes=tuple(name for name in self.names if name in changes),
             succeeded=code == 0,
             code=code,
             seconds=round(time.monotonic() - started, 3),
@@ -187,10 +190,10 @@ class BisectRun:
         self.on_try(attempt, number)
         return attempt.succeeded
 
-    def _run(self, log: str) -> int | None:
+    def _run(self, log: str, variables: Mapping[str, str]) -> int | None:
         """Return the exit code of the command, None if it ran out of time. What it started ends with it."""
         shell = os.environ.get("SHELL") or "/bin/sh"
-        environment = {**os.environ, FILE_VARIABLE: os.path.abspath(self.file.target)}
+        environment = {**os.environ, FILE_VARIABLE: os.path.abspath(self.file.target), **variables}
         try:
             with (
                 open_to_write(log) as file,
@@ -208,11 +211,87 @@ class BisectRun:
                 except subprocess.TimeoutExpired:
                     return None
                 finally:
-                    end_group(process)
+                    with _uninterrupted():
+                        end_group(process)
         except OutputError:
             raise
         except OSError as error:
             raise OutputError("cli.shell_not_run", shell=shell, reason=error.strerror) from error
+
+
+def conduct(
+    session: Session, output: Output, run: BisectRun, search: Search, *, fresh: bool, notes: Sequence[Message] = (),
+    suspected: Sequence[str] = (),
+) -> Bisection:  # fmt: skip
+    """Search from the user's terminal: say before it starts how many runs it takes, and after each how many are left.
+
+    Parameters
+    ----------
+    session, output
+        Of the command.
+    run : BisectRun
+        The bisection on the disk; earlier tries of it are used unless it is to begin `fresh`.
+    search : Search
+        What is searched.
+    notes : sequence of Message
+        What to say before it starts.
+    suspected : sequence of str
+        The changes that are searched first.
+
+    Returns
+    -------
+    Bisection
+        What the search came to. UsageError if the check cannot be run; an interrupted one is kept.
+    """
+
+    def show_try(attempt: Try, number: int) -> None:
+        again = any(before.changes == attempt.changes for before in run.tries[: number - 1])
+        remaining = search.remaining(run.answers)
+        seconds = sum(before.seconds for before in run.tries) / number * (remaining or 0)
+        total = len(searched_so_far(run, search))
+        output.err.print(try_line(number, attempt, total, again, remaining, seconds), soft_wrap=True)
+
+    run.on_try = show_try
+    with run.alone():
+        session.workspace.notes += [*run.open(fresh), *notes]
+        tell_notes(session, output)
+        before = len(run.tries)
+        remaining = search.remaining(run.answers)
+        if remaining != 0:
+            line = start_line(len(search.names), remaining, max((search.most or 0) - before, 0), suspected)
+            output.err.print(line, soft_wrap=True)
+        interrupted = True
+        try:
+            result = run.search(search)
+            interrupted = False
+        finally:
+            if interrupted:
+                kept = text("screen.cli.bisect_kept", tries=len(run.tries))
+                output.err.print(plain(kept, "yellow"), soft_wrap=True)
+    if len(run.tries) == before:
+        show_note(output, Message("note.cli.bisect_finished"))
+    return result
+
+
+def searched_so_far(run: BisectRun, search: Search) -> tuple[str, ...]:
+    """Return the changes, with the reserve if the search reached it."""
+    names = tuple(search.names)
+    return names if all({*attempt.changes} <= {*names} for attempt in run.tries) else run.names
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let nothing interrupt what ends the user's command or restores a file: a second Ctrl+C comes too early."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ending}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def is_bisected(folder: Path, path: str) -> bool:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli import flags
-from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit, edit_alone, is_bisected
+from precision_tool.lib.cli.bisect_runner import (
+    BisectRun,
+    check_edit,
+    conduct,
+    edit_alone,
+    is_bisected,
+    searched_so_far,
+)
 from precision_tool.lib.cli.command import (
     DONE,
     FOUND,
@@ -32,8 +39,8 @@ from precision_tool.lib.compare.result_files import BLAME_PREFIX
 from precision_tool.lib.data.dump_tree import nothing_below
 from precision_tool.lib.data.fusion_pair import Fusion
 from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.bisect import Outcome, Search
 from precision_tool.lib.diagnose.comparing import compare, fusion_pair
-from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try, bisect_passes
 from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
@@ -54,6 +61,7 @@ from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.switches import FILE_VARIABLE
 from precision_tool.lib.view import fusion_screen as report
+from precision_tool.lib.view.bisect_screen import bisect_lines, fusion_bisect_json
 from precision_tool.lib.view.console import ProgressReport
 from precision_tool.lib.view.text import json_text, plain
 
@@ -588,6 +596,13 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
         console.print(collect_again(session, output))
 
 
+#: What is left to do where no pass helps.
+_TO_DO = (
+    Message("screen.view.bisect.see_log"), Message("screen.view.bisect.other_switches"),
+    Message("screen.view.bisect.always_on"),
+)  # fmt: skip
+
+
 # --- fusion bisect ----------------------------------------------------------------------------------------------------
 
 
@@ -602,53 +617,33 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     check_edit([other for other in _bisect_folders(session) if str(other) != real_path(folder)], file.target)
     text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs
 
-    def show_try(attempt: Try, number: int) -> None:
-        again = any(before.off == attempt.off for before in bisection.tries[: number - 1])
-        line = report.try_line(number, attempt, len(_searched(bisection, passes)), again)
-        output.err.print(line, soft_wrap=True)
-
+    names = (*passes, *reserve)
     bisection = BisectRun(
         folder=folder,
         check=args.check,
-        passes=(*passes, *reserve),
+        names=names,
+        passes={name: name for name in names},
         file=file,
         sections=_sections_of(sections),
         timeout=args.timeout,
-        repeat=args.repeat,
-        on_try=show_try,
     )
-    with bisection.alone():
-        session.workspace.notes += [*bisection.open(args.fresh), *([file.note] if file.note else [])]
-        if left_out:
-            session.workspace.notes.append(Message("note.cli.not_searched", names=left_out))
-        tell_notes(session, output)
-        interrupted = True
-        try:
-            before = len(bisection.tries)
-            result = bisect_passes(
-                passes, bisection.ask, reserve=reserve, results=bisection.answers, confirmed=bisection.confirmed
-            )
-            interrupted = False
-        finally:
-            bisection.close()
-            if interrupted:
-                output.err.print(
-                    plain(text("screen.cli.bisect_kept", tries=len(bisection.tries)), "yellow"), soft_wrap=True
-                )
-    if len(bisection.tries) == before:
-        show_note(output, Message("note.cli.bisect_finished"))
-    searched = _searched(bisection, passes)
+    search = Search(names=passes, reserve=reserve, repeat=args.repeat)
+    notes = [file.note] if file.note else []
+    if left_out:
+        notes.append(Message("note.cli.not_searched", names=left_out))
+    result = conduct(session, output, bisection, search, fresh=args.fresh, notes=notes)
+    searched = searched_so_far(bisection, search)
     if args.json:
-        output.write_json(report.bisect_json(result, bisection.tries, searched))
+        output.write_json(fusion_bisect_json(result, bisection.tries, searched))
     else:
-        output.show(*report.bisect_lines(result, bisection.tries, len(searched)))
+        output.show(*bisect_lines(result, bisection.tries, len(searched), _TO_DO, report.TO_DO))
     if result.outcome is Outcome.FLAKY:
         raise UsageError("cli.bisect_flaky")
     if args.write:
-        _write_off(session, args, output, sorted(result.off))
-    elif result.off and not args.json:
-        output.out.print(_switching_off(session, output, sorted(result.off)))
-    return FOUND if result.outcome is Outcome.NOT_FUSION else DONE
+        _write_off(session, args, output, sorted(result.changes))
+    elif result.changes and not args.json:
+        output.out.print(_switching_off(session, output, sorted(result.changes)))
+    return FOUND if result.outcome is Outcome.NOT_FIXED else DONE
 
 
 def _candidates(
@@ -675,11 +670,6 @@ def _candidates(
         tuple(name for name in ON_BY_NAME if name not in data_passes),
         tuple(sorted(set(data_passes) - set(passes))),
     )
-
-
-def _searched(bisection: BisectRun, passes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the passes, with the reserve if the search reached it."""
-    return passes if all({*attempt.off} <= {*passes} for attempt in bisection.tries) else bisection.passes
 
 
 _WORDS: dict[str, Callable[[Session, argparse.Namespace, Output], int]] = {

@@ -84,6 +84,11 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             "list fusion passes, switch them on and off, find the faulty one",
         ),
         Word(
+            "bisect",
+            "--check CMD [--write FILE]",
+            "find the fewest switches of precision and fusion with which a command of yours succeeds",
+        ),
+        Word(
             "profile",
             "[RESULT] | learn DIR | merge FILE ... [-o FILE]",
             "how precise the device computes, by type of op; carried to later runs",

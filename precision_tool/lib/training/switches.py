@@ -7,13 +7,14 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 
 from precision_tool.lib.data.settings import Settings, load_settings, with_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 from precision_tool.lib.io.files import read_text
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError, shown
+from precision_tool.lib.training.given_switches import MODES_V2, given_switches, other_lines, own_modes, with_types
 from precision_tool.lib.training.mixlist import find_mixlist, result_file, write_whole
 from precision_tool.lib.training.packages import (
     ScriptError,
@@ -144,6 +145,51 @@ def precision_values(settings: Settings) -> Dict[str, Union[int, str]]:
     return values
 
 
+#: The files that a call may name, and that are given from outside by what is in them.
+_GIVEN_FILES = {**_FILE_NAMES, "modify_mixlist": "given_mixlist.json"}
+
+
+def with_given(values: Dict[str, Any], current: Mapping[str, Optional[Any]], place: "_Place") -> Dict[str, Any]:
+    """`values` with what is given from outside (`given_switches`), which wins; "" takes out. Raises ScriptError.
+
+    What the script says of other ops stays: its file, of `values` or `current`, is written anew with what is given.
+    """
+    given = given_switches()
+    if not given:
+        return values
+    done = dict(values)
+    if "precision_mode" in given:
+        mode = given["precision_mode"]
+        is_v2 = bool(done.pop("precision_mode_v2", None) or current.get("precision_mode_v2")) and mode in MODES_V2
+        done.pop("precision_mode", None)
+        done["precision_mode_v2" if is_v2 else "precision_mode"] = MODES_V2[mode] if is_v2 else mode
+    if "deterministic" in given:
+        done["deterministic"] = int(given["deterministic"] == "on")
+    if "fusion_switch_file" in given:
+        done["fusion_switch_file"] = given["fusion_switch_file"]
+        _check_switch_file(given["fusion_switch_file"])
+    texts: Dict[str, str] = {}
+    own = {name: done.get(name) or current.get(name) for name in (*_GIVEN_FILES, *MODES)}
+    if "customize_dtypes" in given:
+        lines = _dtype_lines(given["customize_dtypes"])
+        texts["customize_dtypes"] = "\n".join(lines + other_lines(own["customize_dtypes"], given["customize_dtypes"]))
+    if "op_precision_mode" in given:
+        modes = {**own_modes(own["op_precision_mode"]), **given["op_precision_mode"]}
+        texts["op_precision_mode"] = "\n".join(_precision_lines(modes))
+    if "dtypes_in_float32" in given:
+        if any(own[name] in MIXED for name in MODES):
+            texts["modify_mixlist"] = with_types(own["modify_mixlist"], given["dtypes_in_float32"])
+        else:
+            say("switches.given_types", types=given["dtypes_in_float32"])
+    if own["modify_mixlist"] and not any(own[name] in MIXED for name in MODES):
+        done["modify_mixlist"] = ""  # the script's is for a mode that is no more, and the adapter refuses both
+    for name, text in texts.items():
+        path = result_file(place.settings, "given_" + _GIVEN_FILES[name].replace("given_", ""))
+        write_whole(path, text.rstrip("\n") + "\n")
+        done[name] = str(path)
+    return done
+
+
 def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any]]) -> None:
     """What `values` must not be set with, where `current` (None: not set) holds already. Raises ScriptError."""
     for name, other in (MODES, MODES[::-1]):
@@ -155,7 +201,7 @@ def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any
                 other=other,
                 current=repr(current[other]),
             )
-    if "modify_mixlist" not in values:
+    if not values.get("modify_mixlist"):
         return
     both = {name: values.get(name) or current.get(name) for name in MODES}
     mode = next((both[name] for name in MODES if both[name]), None)
@@ -421,7 +467,8 @@ def estimator_run_options(action: Optional[str] = None, **run_options: object) -
     if "prof" in actions:
         raise ScriptError("training.estimator.prof", advice=_ESTIMATOR_ADVICE["prof"])
     place = _Place(_with_run_options(None, run_options))
-    values = {name: value for name, value in _parameters(actions, place).items() if name in _IN_RUN_CONFIG}
+    all_values = with_given(_parameters(actions, place), {}, place)
+    values = {name: value for name, value in all_values.items() if name in _IN_RUN_CONFIG and value != ""}
     taken = inspect.signature(npu_bridge_class("NPURunConfig")).parameters
     for name in values:
         if name not in taken:
@@ -491,6 +538,10 @@ class _CustomOpOptions:
         """Set a parameter."""
         stored = value.encode() if isinstance(value, str) else value
         setattr(self._parameters[name], self._field(value), stored)
+
+    def remove(self, name: str) -> None:
+        """Take a parameter out."""
+        del self._parameters[name]
 
     def set_hf32(self, settings: Settings) -> None:
         """Switch HF32 on or off, where the settings say so."""
@@ -569,6 +620,11 @@ class _DeviceOptions:
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
             say("switches.default", name=name, old=repr(default), value=repr(value))
 
+    def remove(self, name: str) -> None:
+        """Take an option out: npu_device hands on what is not None."""
+        holder, inner = self._holder(name)
+        setattr(holder, inner, None)
+
     def set_hf32(self, settings: Settings) -> None:
         """Switch HF32 on or off: npu_device hands on what TensorFlow has for TF32. Raises ScriptError."""
         if not settings.allow_hf32:
@@ -596,7 +652,8 @@ class _Place:
     """Where a run's files go: absolute paths of the data folder."""
 
     def __init__(self, settings: Optional[Settings]) -> None:
-        self.settings = load_settings() if settings is None else settings
+        hf32 = given_switches().get("allow_hf32")
+        self.settings = with_settings(settings, {"allow_hf32": hf32})
         self.workspace = Workspace(os.path.abspath(str(self.settings.data)))
 
     def make_folders(self, values: Dict[str, Value]) -> None:
@@ -671,8 +728,13 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
     return values
 
 
-def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place: _Place) -> Dict[str, Value]:
-    """What of `values` is to be set where `current` (None: not set) holds already; makes the folders that needs."""
+def _to_set(
+    values: Dict[str, Value], current: Dict[str, Optional[Value]], place: _Place, given: Collection[str]
+) -> Dict[str, Value]:
+    """What of `values` is to be set where `current` (None: not set) holds already; makes the folders that needs.
+
+    What is `given` from outside replaces what is set.
+    """
     for name, other in (_DUMP_SWITCHES, _DUMP_SWITCHES[::-1]):
         if name in values and current.get(other):
             raise ScriptError("training.exclusive", name=name, other=other)
@@ -681,10 +743,10 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
     changed: List[Tuple[str, Dict[str, Any]]] = []
     for name, value in values.items():
         old = current.get(name)
-        if old is None or isinstance(value, bool) or name in PRECISION_OPTIONS:
+        if old is None or isinstance(value, bool) or name in PRECISION_OPTIONS or name in given:
             changes[name] = value
             if old is not None and old != value:
-                by_action = name not in PRECISION_OPTIONS
+                by_action = name not in PRECISION_OPTIONS and name not in given
                 fields = {"name": name, "old": repr(old), "value": repr(value), "action": by_action}
                 changed.append(("switches.changed", fields))
         elif old != value and name in _FILES:
@@ -711,16 +773,27 @@ def _make_own_folder(name: str, folder: str) -> None:
 def _apply(options: Union[_CustomOpOptions, _DeviceOptions], actions: FrozenSet[str], settings: Settings) -> None:
     """Set what `actions` and the settings ask for in the options of an adapter. Nothing is set if there is an error."""
     place = _Place(settings)
-    values = _parameters(actions, place)
+    own = _parameters(actions, place)
+    names = (*own, *MODES, *_FILES, *_FILE_NAMES)
+    like: Dict[str, Value] = {**dict.fromkeys(names, ""), **dict.fromkeys(_DUMP_SWITCHES, False), **own}
+    current = {name: options.value(name, value) for name, value in like.items()}
+    values = with_given(own, current, place)
+    given = [name for name, value in values.items() if own.get(name) != value]
     for name in [name for name in values if not options.has(name)]:
-        if name not in _NOT_IN_EVERY_RELEASE:
+        if name in given:
+            say("switches.given_old", name=name)
+        elif name not in _NOT_IN_EVERY_RELEASE:
             raise ScriptError("training.device.old", name=name)
         del values[name]
-    like: Dict[str, Value] = {**dict.fromkeys(_DUMP_SWITCHES, False), **dict.fromkeys(MODES, ""), **values}
-    changes = _to_set(values, {name: options.value(name, value) for name, value in like.items()}, place)
+    like.update(values)
+    current = {name: options.value(name, value) for name, value in like.items()}
+    changes = _to_set(values, current, place, given)
     options.set_hf32(place.settings)
     for name, value in changes.items():
-        options.set(name, value)
+        if value != "":
+            options.set(name, value)
+        elif current.get(name):
+            options.remove(name)
     if "dump" in actions:
         _begin_passport(place, options.all(), options.hf32())
 

@@ -1,8 +1,7 @@
-"""Screens of the fusion commands: passes in effect, switch files, blame, bisection, differences of graphs; and JSON."""
+"""Screens of the fusion commands: passes in effect, switch files, blame, differences of graphs; and JSON."""
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, isnan
@@ -12,7 +11,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, Try
 from precision_tool.lib.diagnose.fusion_blame import (
     Blame,
     BlameVerdict,
@@ -51,7 +49,7 @@ _VERDICT_STYLE = {
 SHOWN = 3
 _SHOWN_GROUPS = 12
 #: What to do about a fault that no switch avoids.
-_TO_DO = (
+TO_DO = (
     Message("screen.view.blame.todo.float32"),
     Message("screen.view.blame.todo.keep"),
     Message("screen.view.blame.todo.report"),
@@ -304,7 +302,7 @@ def _advice(blame: Blame) -> Iterator[RenderableType]:
         ops = safe(", ".join(op.op_name for op in blame.unavoidable))
         yield shown(Message("screen.view.blame.unavoidable", ops=ops), "bold red")
         yield shown(Message("screen.view.blame.left", passes=passes, reason=_ALWAYS_ON))
-        yield from (shown(Message("screen.view.blame.item", item=item)) for item in _TO_DO)
+        yield from (shown(Message("screen.view.blame.item", item=item)) for item in TO_DO)
     if not blame.switch_off and not blame.unavoidable:
         suspicious = any(pass_.verdict is BlameVerdict.SUSPICIOUS for pass_ in blame.passes)
         if not blame.is_judged:
@@ -386,85 +384,6 @@ def _op_json(op: OpBlame) -> dict[str, Any]:
         "not_recomputed": reason_words(op.not_recomputed),
         "beyond_range": reason_words(op.beyond_range),
     }
-
-
-# --- bisection --------------------------------------------------------------------------------------------------------
-
-
-def try_line(number: int, attempt: Try, total: int, again: bool) -> Text:
-    """One try, as it ends; `again`: of a set that was tried before."""
-    message = Message(
-        "screen.view.bisect.try", number=number, off=len(attempt.off), total=total, again=again,
-        result=_outcome(attempt), seconds=attempt.seconds,
-    )  # fmt: skip
-    return shown(message, fields={"result": "green" if attempt.succeeded else "red"})
-
-
-def _outcome(attempt: Try) -> Message:
-    if attempt.succeeded:
-        return Message("screen.view.bisect.succeeds")
-    if attempt.code is None:
-        return Message("screen.view.bisect.out_of_time")
-    return Message("screen.view.bisect.fails", code=attempt.code)
-
-
-def bisect_lines(result: Bisection, tries: Sequence[Try], total: int) -> list[RenderableType]:
-    """The table of all tries, and what they come to."""
-    table = _table()
-    table.add_columns(_COLUMN, "try", "off", **NUMBERS)
-    table.add_columns(_COLUMN, "check")
-    table.add_columns(_COLUMN, "seconds", **NUMBERS)
-    table.add_columns(_COLUMN, "passes_off")
-    first: dict[tuple[str, ...], int] = {}
-    for number, attempt in enumerate(tries, start=1):
-        off = attempt.off
-        named = ", ".join(off) if len(off) < SHOWN else "…"
-        if not off or len(off) == total:
-            named = text("screen.view.bisect.all") if off else text("screen.view.none")
-        if first.setdefault(off, number) != number:  # what the result rests on is tried twice
-            named = text("screen.view.bisect.again", passes=named, number=first[off])
-        check = shown(_outcome(attempt), "green" if attempt.succeeded else "red")
-        table.add_row(str(number), str(len(off)), check, f"{attempt.seconds:.1f}", plain(named))
-    lines: list[RenderableType] = [table]
-    if tries:
-        lines.append(whole_path(f"{posixpath.dirname(tries[0].log)}/try_*.log"))
-    failed = [attempt for attempt in tries if not attempt.succeeded]
-    if failed and all(attempt.code is None for attempt in failed):
-        lines.append(shown(Message("screen.view.bisect.all_out_of_time"), "yellow"))
-    lines.append(_bisect_verdict(result))
-    if result.outcome is Outcome.NOT_FUSION:
-        lines.append(shown(Message("screen.view.bisect.left")))
-        for item in (Message("screen.view.bisect.see_log"), Message("screen.view.bisect.always_on")):
-            lines.append(shown(Message("screen.view.blame.item", item=item)))
-        lines += [shown(Message("screen.view.blame.subitem", item=item)) for item in _TO_DO]
-    if result.interact:
-        lines.append(shown(Message("screen.view.bisect.interact"), "yellow"))
-    return lines
-
-
-def _bisect_verdict(result: Bisection) -> Text:
-    passes = safe(", ".join(sorted(result.off)))
-    if result.outcome is Outcome.FOUND:
-        message = Message("screen.view.bisect.found", count=len(result.off), passes=passes)
-        return shown(message, "bold", fields={"passes": "bold red"})
-    if result.outcome is Outcome.NOT_NEEDED:
-        return shown(Message("screen.view.bisect.not_needed"), "bold green")
-    if result.outcome is Outcome.NOT_FUSION:
-        return shown(Message("screen.view.bisect.not_fusion"), "bold yellow")
-    return shown(Message("screen.view.bisect.flaky", passes=passes or Message("screen.view.none")), "bold red")
-
-
-def bisect_json(result: Bisection, tries: Sequence[Try], passes: Sequence[str]) -> str:
-    return json_text(
-        {
-            "outcome": result.outcome,
-            "off": sorted(result.off),
-            "interact": result.interact,
-            "sets": result.tries,
-            "passes": passes,
-            "tries": [asdict(attempt) for attempt in tries],
-        }
-    )
 
 
 # --- graphs diff ------------------------------------------------------------------------------------------------------

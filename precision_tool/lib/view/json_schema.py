@@ -18,8 +18,8 @@ from precision_tool.lib.compare.columns import IN_NI, JSON_COLUMNS, JSON_PARTS, 
 from precision_tool.lib.compare.convert import Decoded
 from precision_tool.lib.data.graph_survey import FoundIn, GraphRow
 from precision_tool.lib.diagnose.agreement import Overview
+from precision_tool.lib.diagnose.bisect import Outcome, Try
 from precision_tool.lib.diagnose.device_profile import TypePrecision
-from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try
 from precision_tool.lib.diagnose.fusion_blame import BlameVerdict, OpBlame
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion
 from precision_tool.lib.diagnose.graph_diff import GraphDiff
@@ -44,6 +44,7 @@ from precision_tool.lib.model.finding import FindingKind, Grade
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.version import __version__
+from precision_tool.lib.view.bisect_screen import NOT_FUSION
 from precision_tool.lib.view.op_screen import OpReport
 
 #: A part of a schema.
@@ -348,10 +349,21 @@ def _fusion(kinds: _Parts) -> Part:
         "ops": [kinds.record(OpBlame, not_recomputed=str, beyond_range=str)],
         "switch_off": [str], "unavoidable": [str], "judged": bool, "notes": [str],
     })  # fmt: skip
-    bisection = kinds.object("Bisection", {
-        "outcome": Outcome, "off": [str], "interact": bool, "sets": int, "passes": [str], "tries": [Try],
+    bisection = kinds.object("FusionBisection", {
+        "outcome": {"enum": [NOT_FUSION if word is Outcome.NOT_FIXED else str(word) for word in Outcome]},
+        "off": [str], "interact": bool, "sets": int, "passes": [str],
+        "tries": [kinds.object("FusionTry", {
+            "off": [str], "succeeded": bool, "code": int | None, "seconds": float, "log": str,
+        })],
     })  # fmt: skip
     return _either(passes, switches, {"type": "array", "items": blame}, bisection)
+
+
+def _bisect(kinds: _Parts) -> Part:
+    return kinds.object("Bisection", {
+        "outcome": Outcome, "changes": [str], "interact": bool, "sets": int, "confidence": float | None, "rate": float,
+        "outvoted": int, "searched": [str], "switches": {"type": "object"}, "keep": [str], "tries": [Try],
+    })  # fmt: skip
 
 
 def _overflow(kinds: _Parts) -> Part:
@@ -592,8 +604,8 @@ def _repro(kinds: _Parts) -> Part:
 
 COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
-    "preflight": _preflight, "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "pt": _pt, "cp": _cp,
-    "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit, "repro": _repro,
+    "bisect": _bisect, "preflight": _preflight, "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs,
+    "pt": _pt, "cp": _cp, "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit, "repro": _repro,
 }  # fmt: skip
 
 

@@ -346,12 +346,11 @@ def _bisection(path: str) -> Reasons:
     folder = Path(path).parent
     switch_file = str(folder / "switch.cfg")
     file = SwitchFile(path=switch_file, target=switch_file, shipped=parse_switches('{"Switch": {}}'))
-    run = BisectRun(folder=folder, check="true", passes=("APass", "BPass"), file=file)
+    run = BisectRun(folder=folder, check="true", names=("APass", "BPass"), passes={"APass": "APass"}, file=file)
     notes = run.open(fresh=False)
     is_bisected(folder, switch_file)
     yield from (render_message(note).replace(_path_in(path), "PATH") for note in notes)
     list(run.answers)
-    run.confirmed.clear()
 
 
 def _path_in(state: str) -> str:

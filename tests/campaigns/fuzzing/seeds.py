@@ -434,9 +434,9 @@ def settings(folder: Path) -> list[bytes]:
 
 def bisections(folder: Path) -> list[bytes]:
     """The state of a bisection that was killed, and of one that was not."""
-    tries = [{"off": ["APass"], "succeeded": True, "code": 0, "seconds": 0.1, "log": "try_001.log"}]
+    tries = [{"changes": ["APass"], "succeeded": True, "code": 0, "seconds": 0.1, "log": "try_001.log"}]
     state = {
-        "version": 3, "check": "true", "passes": ["APass", "BPass"], "file": str(folder / "switch.cfg"),
+        "version": 4, "check": "true", "names": ["APass", "BPass"], "file": str(folder / "switch.cfg"),
         "running": True,
         "base": "{}", "original": "old", "written": ["new", "old"], "tries": tries,
     }  # fmt: skip

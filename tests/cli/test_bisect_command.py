@@ -1,0 +1,132 @@
+"""`bisect`: switches of every kind for a command of the user's, and what is left of it when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command_line import HANG, TOOL, environment, hear_signals, tool
+
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.demo.msprobe_demo import generate_msprobe
+from precision_tool.lib.diagnose.bisect_changes import lines_to_keep
+
+GUILTY = "TbeConvDequantVaddReluQuantFusionPass"
+#: Commands that succeed where the switches of a try have these changes.
+CHECKS = {
+    "hf32": """grep -q '"allow_hf32": "off"' $PRECISION_TOOL_SWITCHES""",
+    "type": """grep -q '^  "MatMulV2"' $PRECISION_TOOL_SWITCHES""",
+    "op": """grep -q 'conv2/Conv2Dconv2/BiasAddconv2/Relu": "Input' $PRECISION_TOOL_SWITCHES""",
+    "pass": f"""grep -q '"{GUILTY}": "off"' $PRECISION_TOOL_FUSION_SWITCH_FILE""",
+}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a demo and its verdict."""
+    folder = tmp_path_factory.mktemp("bisect")
+    generate_demo(folder / "precision_data", fault="fusion")
+    tool("ac", "-c", cwd=folder)
+    return folder
+
+
+def command(*words: str) -> str:
+    return " && ".join(CHECKS[word] for word in words)
+
+
+def test_what_the_verdict_suspects_is_tried_first_and_kept(demo: Path) -> None:
+    run = tool("bisect", "--check", command("pass"), "--write", "kept/it.json", cwd=demo)
+    assert "first what the verdict suspects: fusion:" + GUILTY in run.err
+    assert "try 3: 1 of 21 changes: succeeds" in run.err
+    assert run.err.count("\ntry ") == 5
+    assert "about 0 runs left" in run.err
+    kept = json.loads((demo / "kept/it.json").read_text())
+    assert set(kept) == {"fusion_switch_file"}
+    switches = json.loads(Path(kept["fusion_switch_file"]).read_text())["Switch"]
+    assert switches["UBFusion"][GUILTY] == "off"
+    assert f"export PRECISION_TOOL_SWITCHES={demo / 'kept/it.json'}" in run.out
+    assert not (demo / "precision_data/fusion/fusion_switch.cfg").exists()  # the user's own is left alone
+    again = tool("bisect", "--check", command("pass"), "--json", cwd=demo)
+    assert "nothing was run" in again.err
+    assert again.json["changes"] == [f"fusion:{GUILTY}"]
+    assert again.json["keep"][0].endswith(f"fusion off {GUILTY}")
+
+
+def test_changes_of_every_kind(demo: Path) -> None:
+    found = tool("bisect", "--check", command("hf32", "type", "op"), "--json", cwd=demo).json
+    op = "conv2/Conv2Dconv2/BiasAddconv2/Relu"
+    assert (found["outcome"], found["changes"]) == ("found", ["allow_hf32=off", f"op:{op}", "type:MatMulV2"])
+    switches = found["switches"]
+    assert set(switches) == {"allow_hf32", "customize_dtypes", "float32_types"}
+    assert switches["customize_dtypes"][op].startswith("InputDtype:float,")
+    assert found["keep"] == lines_to_keep(switches, "", is_pytorch=False)
+    assert "mixed_precision_list(black=['MatMulV2'])" in found["keep"][0]
+    assert "allow_hf32=False" in found["keep"][1]
+
+
+def test_no_switch_helps(demo: Path) -> None:
+    run = tool("bisect", "--check", "false", "--changes", "loss_scale=8", "type:Add", "--fresh", cwd=demo, code=1)
+    assert "the check fails with all of these changes as well" in run.text
+    assert "the fault is in none of these switches" in " ".join(run.text.split())
+    assert json.loads((demo / "precision_data/temp/bisect/switches.json").read_text()) == {
+        "float32_types": ["Add"], "loss_scale": 8.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("nothing", "nothing is not the name of a change"), ("loss_scale=0", "is not the name of a change"),
+        ("allow_hf32=maybe", "is not the name of a change"), ("op:nobody", "no graph of the data has an op"),
+    ],
+)  # fmt: skip
+def test_what_is_no_change_is_refused(demo: Path, change: str, words: str) -> None:
+    assert words in tool("bisect", "--check", "true", "--changes", change, cwd=demo, code=2).err
+
+
+def test_pytorch_has_modules(tmp_path: Path) -> None:
+    generate_msprobe(tmp_path / "precision_data")
+    searched = tool("bisect", "--check", "true", "--json", cwd=tmp_path).json["searched"]
+    modules = [name for name in searched if name.startswith("module:")]
+    assert modules
+    assert "autocast=off" in searched
+    kept = lines_to_keep({"float32_modules": ["a"], "allow_hf32": "off"}, "", is_pytorch=True)
+    assert kept[0] == "for path in ['a']:"
+    assert kept[-1] == "torch.npu.matmul.allow_hf32 = torch.npu.conv.allow_hf32 = False"
+    assert not [name for name in searched if name.startswith(("type:", "fusion:", "op_precision_mode"))]
+
+
+def test_a_search_that_is_stopped_by_ctrl_c_twice(demo: Path) -> None:
+    """What the command started ends with it, and the next search goes on."""
+    count, go = demo / "count", demo / "go"
+    hang = "sleep 60 & echo $! > pid; wait"
+    check = f"if ! test -e go && test $(wc -l < count) -ge 3; then {hang}; fi; echo >> count; {command('hf32')}"
+    count.touch()
+    arguments = ["bisect", "--check", check]
+    with subprocess.Popen(
+        [*TOOL, *arguments], cwd=demo, env=environment(demo), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", start_new_session=True, preexec_fn=hear_signals,  # noqa: PLW1509  # no threads here
+    ) as process:  # fmt: skip
+        end = time.monotonic() + HANG
+        while time.monotonic() < end and not (demo / "pid").exists():
+            time.sleep(0.02)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=HANG)
+    child = int((demo / "pid").read_text())
+    assert "Traceback" not in err
+    assert "3 tries kept: the same command continues the search" in err
+    assert process.returncode == 130
+    assert not Path(f"/proc/{child}").exists()
+    go.touch()
+    run = tool(*arguments, cwd=demo)
+    assert "3 tries of an earlier search are used" in run.text
+    assert "1 change is needed for the check to succeed: allow_hf32=off" in run.text
+    tries = json.loads((demo / "precision_data/temp/bisect/state.json").read_text())["tries"]
+    assert len({json.dumps(each["changes"]) for each in tries}) == len(tries) - 2  # both ends of it twice
