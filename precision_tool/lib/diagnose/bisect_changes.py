@@ -70,7 +70,7 @@ class Searched:
             option, _, value = change.partition("=")
             if colon and kind in _KINDS:
                 if kind == TYPE:
-                    document.setdefault("dtypes_in_float32", []).append(of)
+                    document.setdefault("float32_types", []).append(of)
                 elif kind == MODULE:
                     document.setdefault("float32_modules", []).append(of)
                 elif kind == OP:
@@ -251,7 +251,7 @@ def lines_to_keep(document: Mapping[str, Any], path: str, *, is_pytorch: bool) -
     if path:
         return [f"export PRECISION_TOOL_SWITCHES={shlex.quote(path)}"]
     rest = {name: value == "on" if value in ("on", "off") else value for name, value in document.items()}
-    scale, types = rest.pop("loss_scale", None), rest.pop("dtypes_in_float32", None)
+    scale, types = rest.pop("loss_scale", None), rest.pop("float32_types", None)
     lines = [f"loss_scale = {scale:g}"] if scale is not None else []
     if is_pytorch:
         for name, value in rest.items():

@@ -33,7 +33,7 @@ SWITCHES: Mapping[str, Any] = {
 }  # fmt: skip
 #: What only PyTorch has.
 PYTORCH_SWITCHES = ("autocast", "float32_modules", "allow_internal_format", "jit_compile")
-_LISTS = ("dtypes_in_float32", "float32_modules")
+_LISTS = ("float32_types", "float32_modules")
 _BY_OP = ("customize_dtypes", "op_precision_mode")
 _MOST_BYTES = 1 << 24
 

@@ -120,7 +120,7 @@ def written(options: Mapping[str, object], settings: Settings) -> Dict[str, obje
     for name, file_name in _FILE_NAMES.items():
         value = options.get(name)
         if isinstance(value, Mapping):
-            lines = precision_lines(value) if name == "op_precision_mode" else dtype_lines(value)
+            lines = _precision_lines(value) if name == "op_precision_mode" else _dtype_lines(value)
             path = result_file(settings, file_name)
             write_whole(path, "\n".join(lines) + "\n")
             done[name] = str(path)
@@ -176,11 +176,11 @@ def with_given(values: Dict[str, Any], current: Mapping[str, Optional[Any]], pla
     if "op_precision_mode" in given:
         modes = {**own_modes(own["op_precision_mode"]), **given["op_precision_mode"]}
         texts["op_precision_mode"] = "\n".join(_precision_lines(modes))
-    if "dtypes_in_float32" in given:
+    if "float32_types" in given:
         if any(own[name] in MIXED for name in MODES):
-            texts["modify_mixlist"] = with_types(own["modify_mixlist"], given["dtypes_in_float32"])
+            texts["modify_mixlist"] = with_types(own["modify_mixlist"], given["float32_types"])
         else:
-            say("switches.given_types", types=given["dtypes_in_float32"])
+            say("switches.given_types", types=given["float32_types"])
     if own["modify_mixlist"] and not any(own[name] in MIXED for name in MODES):
         done["modify_mixlist"] = ""  # the script's is for a mode that is no more, and the adapter refuses both
     for name, text in texts.items():
@@ -228,8 +228,8 @@ def hf32_of_variable() -> Optional[bool]:
     return {"1": True, "0": False}.get(os.environ.get(HF32_VARIABLE, ""))
 
 
-def precision_lines(modes: Mapping[Any, Any]) -> List[str]:
-    """The lines of an `op_precision_mode` file. Raises ScriptError."""
+def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
+    """The lines of an `op_precision_mode` file."""
     by_name: List[str] = []
     by_type: List[str] = []
     for key, mode in modes.items():
@@ -241,8 +241,8 @@ def precision_lines(modes: Mapping[Any, Any]) -> List[str]:
     return _some(lines + (["[ByNodeName]", *by_name] if by_name else []), "op_precision_mode")
 
 
-def dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
-    """The lines of a `customize_dtypes` file; GE refuses one with comments or empty lines. Raises ScriptError."""
+def _dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
+    """The lines of a `customize_dtypes` file; GE refuses one with comments or empty lines."""
     lines = []
     for key, value in dtypes.items():
         name, is_type = _op(key, "customize_dtypes")
