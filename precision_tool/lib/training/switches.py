@@ -120,7 +120,7 @@ def written(options: Mapping[str, object], settings: Settings) -> Dict[str, obje
     for name, file_name in _FILE_NAMES.items():
         value = options.get(name)
         if isinstance(value, Mapping):
-            lines = _precision_lines(value) if name == "op_precision_mode" else _dtype_lines(value)
+            lines = precision_lines(value) if name == "op_precision_mode" else dtype_lines(value)
             path = result_file(settings, file_name)
             write_whole(path, "\n".join(lines) + "\n")
             done[name] = str(path)
@@ -228,8 +228,8 @@ def hf32_of_variable() -> Optional[bool]:
     return {"1": True, "0": False}.get(os.environ.get(HF32_VARIABLE, ""))
 
 
-def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
-    """The lines of an `op_precision_mode` file."""
+def precision_lines(modes: Mapping[Any, Any]) -> List[str]:
+    """The lines of an `op_precision_mode` file. Raises ScriptError."""
     by_name: List[str] = []
     by_type: List[str] = []
     for key, mode in modes.items():
@@ -241,8 +241,8 @@ def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
     return _some(lines + (["[ByNodeName]", *by_name] if by_name else []), "op_precision_mode")
 
 
-def _dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
-    """The lines of a `customize_dtypes` file; GE refuses one with comments or empty lines."""
+def dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
+    """The lines of a `customize_dtypes` file; GE refuses one with comments or empty lines. Raises ScriptError."""
     lines = []
     for key, value in dtypes.items():
         name, is_type = _op(key, "customize_dtypes")
