@@ -15,7 +15,7 @@ from precision_tool.lib.compare.run_values import KnownValues, known_values
 from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
-from precision_tool.lib.data.kinds import MSPROBE
+from precision_tool.lib.data.kinds import MSPROBE, is_benchmark_file
 from precision_tool.lib.diagnose import casts
 from precision_tool.lib.diagnose import fusion_effect as fusion
 from precision_tool.lib.diagnose import graph_diff as similarity
@@ -354,5 +354,5 @@ def _benchmark_of(analysis: Analysis) -> tuple[str, int]:
     root = analysis.source.golden if analysis.source is not None else ""
     with suppress(PrecisionToolError):
         if root and is_folder(root):
-            return root, sum(name.endswith(".npy") for name in list_folder(root))
+            return root, sum(map(is_benchmark_file, list_folder(root)))
     return root, 0
