@@ -166,6 +166,7 @@ def test_planted_faults_shrink_to_the_smallest_shape(
     assert shapes(made) == smallest
     assert rules(made) == rule
     assert made.as_if == as_if
+    assert made.is_at_any_size is (not rule)
     assert 0 < made.runs <= 160
     assert not made.is_limited
 
@@ -179,6 +180,7 @@ def test_values_and_attributes_get_plainer() -> None:
     assert {"name": "strides", "type": "list_int", "value": [1, 1, 1, 1]} in op["attr"]
     assert {"name": "padding", "type": "string", "value": "VALID"} in op["attr"]
     assert op["input_desc"][1] == {"format": "HWCN", "shape": [1, 1, 1, 1], "type": "float16"}
+    assert made.changed == {"padding": "VALID", "strides.1": 1, "strides.2": 1}
     turned = shrunk(*PRODUCT, tile)
     assert turned.case.changes == {(0, "transpose_x2"): False}
 
@@ -190,6 +192,7 @@ def test_sums_in_float16_keep_only_as_many_terms_as_show_it() -> None:
     assert terms == other_terms
     assert 2 < terms < 40
     assert made.as_if == ("sums", "float32", "float16")
+    assert not made.is_at_any_size
     again = shrunk(LONG[0], tuple(made.case.inputs.values()), sums_in_float16)
     assert shapes(again) == shapes(made)  # nothing more can be left out
 
