@@ -21,8 +21,11 @@ from precision_tool.lib.diagnose.minimize import (
     Span,
     minimize,
 )
-from precision_tool.lib.diagnose.op_settings import OpAttributes
+from precision_tool.lib.diagnose.op_settings import CallArguments, OpAttributes, with_shapes
+from precision_tool.lib.diagnose.recorded_script import call_code
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.msprobe import RecordedCall, RecordedOp, RecordedTensor, parse_call_name
 from precision_tool.lib.ops.base import Input, OutputSpec
 from precision_tool.lib.view.minimal_case import sentence, single_op
 
@@ -294,3 +297,63 @@ def test_the_search_is_deterministic() -> None:
     first, second = (shrunk(*LONG, sums_in_float16) for _ in range(2))
     assert (first.runs, first.rules) == (second.runs, second.rules)
     np.testing.assert_array_equal(first.case.inputs[0].array, second.case.inputs[0].array)
+
+
+# --- recorded calls ---------------------------------------------------------------------------------------------------
+
+
+def recorded_tensor(*shape: int) -> RecordedTensor:
+    return RecordedTensor(type="torch.Tensor", dtype="torch.float32", shape=shape)
+
+
+def call_of(name: str, *inputs: Any, outputs: tuple[Any, ...] = ()) -> RecordedCall:
+    return RecordedCall(name=name, call=parse_call_name(name), inputs=inputs, outputs=outputs)
+
+
+def settings_of(recorded: RecordedOp) -> CallArguments:
+    return CallArguments(op=Op(name=recorded.call.name, type=recorded.call.name), recorded=recorded)
+
+
+def test_arguments_by_place_have_names_and_get_plainer() -> None:
+    sizes = ((2, 3, 9, 9), (8, 3, 3, 3), (2, 8, 5, 5))
+    image, kernel, made = (recorded_tensor(*size) for size in sizes)
+    call = call_of("Functional.conv2d.0.forward", image, kernel, None, (2, 2), (1, 1), (1, 1), 1, outputs=(made,))
+    settings = settings_of(RecordedOp(call=call))
+    inputs = {slot: replace(tensor(*size), dtype="float32") for slot, size in enumerate(sizes[:2])}
+    y = settings.formula(inputs, {}).run(inputs)[0].array.copy()
+    y[:, 5] *= 2
+    got = {0: Input(array=y, dtype="float32")}
+
+    def doubled(case: Case) -> Mapping[int, Array]:
+        made = case.formula.run(case.inputs)[0].array.copy()
+        made[:, 5:6] *= 2
+        return {0: made}
+
+    smallest = minimize(settings, inputs, got, doubled)
+    assert shapes(smallest) == ((1, 1, 1, 1), (6, 1, 1, 1))
+    assert smallest.changed == {"stride.0": 1, "stride.1": 1, "padding.0": 0, "padding.1": 0}
+    changed = settings.with_changes(smallest.case.changes)
+    assert call_code(changed.call, "pytorch", lambda slot, _: slot.replace(".", "_")) == (
+        "torch.nn.functional.conv2d(input_0, input_1, None, [1, 1], [0, 0], [1, 1], 1)"
+    )
+    part = minimize(settings, inputs, got)
+    assert shapes(part) == ((1, 3, 3, 3), (1, 3, 3, 3))
+    assert part.changed == {"padding.0": 0, "padding.1": 0}
+
+
+def test_a_backward_shrinks_with_its_forward() -> None:
+    x, y = recorded_tensor(4, 6), recorded_tensor(4, 6)
+    forward = call_of("Functional.gelu.0.forward", x, outputs=(y,))
+    backward = call_of("Functional.gelu.0.backward", y, outputs=(x,))
+    recorded = RecordedOp(call=backward, forward=forward)
+    settings = settings_of(recorded)
+    inputs = {slot: replace(tensor(4, 6 + slot), array=tensor(4, 6 + slot).array[:, :6]) for slot in range(3)}
+    inputs = {slot: replace(item, dtype="float32") for slot, item in inputs.items()}
+    wrong = settings.formula(inputs, {}).run(inputs)[0].array.copy()
+    wrong[2] *= 3
+    made = minimize(settings, inputs, {0: Input(array=wrong, dtype="float32")})
+    assert shapes(made) == ((1, 1), (1, 1), (1, 1))
+    (span,) = made.spans
+    assert (span.part, span.first, span.axis) == (Part.ONE, 2, 0)
+    smaller = with_shapes(recorded, dict.fromkeys(range(3), (1, 1)), {0: (1, 1)})
+    assert {item.shape for item in (*smaller.outputs, *smaller.gradients, *smaller.inputs[:2])} == {(1, 1)}
