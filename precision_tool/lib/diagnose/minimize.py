@@ -462,16 +462,28 @@ class _Search:
         # Of two rows, one would be broadcast: that is the last to be tried.
         sizes = {2: (3, 1), 3: (2, 4)}.get(size, (2, size // 2))
         for number in sizes:
-            sets = (
-                some for count in range(min(_TOGETHER, len(others) + len(paths)) + 1)
-                for some in combinations([*others, *paths], count)
-            )  # fmt: skip
-            for some in islice(sets, _SETS):
+            for some in islice(self._sets(place, others, paths), _SETS):
                 axes = tuple(other for other in some if other in others)
                 group = _Group(size, (place, *axes), tuple(path for path in some if path not in others))
                 if self._has_result(*self._resized(group, np.arange(number) % size)):
                     return group
         return None
+
+    def _sets(
+        self, place: tuple[int, int], others: Sequence[tuple[int, int]], paths: Sequence[Path]
+    ) -> Iterator[tuple[Path, ...]]:
+        """Yield what may go with an axis: nothing, each other, those of many inputs that are alike, then any few."""
+        every, shape = [*others, *paths], self.case.inputs[place[0]].array.shape
+        yield ()
+        yield from ((other,) for other in every)
+        of_inputs = {other: self.case.inputs[other[0]].array for other in others}
+        alike = {other for other, array in of_inputs.items() if other[1] == place[1] and array.shape == shape}
+        parameters = {other for other, array in of_inputs.items() if array.ndim == 1}
+        for some in (alike, parameters, alike | parameters):
+            if len(some) > 1:
+                yield tuple(other for other in others if other in some)
+        for count in range(2, min(_TOGETHER, len(every)) + 1):
+            yield from combinations(every, count)
 
     def _has_result(self, inputs: Mapping[int, Input], changes: Changes) -> bool:
         try:
