@@ -64,10 +64,10 @@ def message_class(name: str) -> Any:
             if field.label == _F.LABEL_REPEATED and field.type not in (_F.TYPE_MESSAGE, _F.TYPE_STRING, _F.TYPE_BYTES):
                 field.options.packed = True
     words = file.enum_type.add(name="Type")
-    for number, word in enumerate(_DATA_TYPES):
-        words.value.add(name=word, number=number)
-        if number:
-            words.value.add(name=f"{word}_REF", number=number + 100)
+    for code, word in enumerate(_DATA_TYPES):
+        words.value.add(name=word, number=code)
+        if code:
+            words.value.add(name=f"{word}_REF", number=code + 100)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tf_graphs.{name}"))

@@ -21,8 +21,11 @@ from precision_tool.lib.diagnose.minimize import (
     Span,
     minimize,
 )
-from precision_tool.lib.diagnose.op_settings import OpAttributes
+from precision_tool.lib.diagnose.op_settings import CallArguments, OpAttributes, with_shapes
+from precision_tool.lib.diagnose.recorded_script import call_code
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.msprobe import RecordedCall, RecordedOp, RecordedTensor, parse_call_name
 from precision_tool.lib.ops.base import Input, OutputSpec
 from precision_tool.lib.view.minimal_case import sentence, single_op
 
@@ -123,7 +126,7 @@ def without_epsilon(y: Array, case: Case) -> Array:
 RELU = formula("Relu", 1), (replace(tensor(4, 8, 37), array=np.abs(tensor(4, 8, 37).array)),)
 CONVOLUTION = (
     formula("Conv2D", 2, strides=[1, 2, 2, 1], dilations=[1, 1, 1, 1], padding="SAME", data_format="NHWC"),
-    (tensor(2, 12, 12, 8, layout="NHWC"), tensor(3, 3, 8, 21, layout="HWCN")),
+    (tensor(2, 6, 6, 4, layout="NHWC"), tensor(3, 3, 4, 21, layout="HWCN")),
 )
 PRODUCT = formula("MatMulV2", 2, transpose_x1=False, transpose_x2=True), (tensor(48, 24), tensor(40, 24))
 LONG = formula("MatMulV2", 2, transpose_x1=False, transpose_x2=False), (tensor(4, 600), tensor(600, 5))
@@ -166,6 +169,7 @@ def test_planted_faults_shrink_to_the_smallest_shape(
     assert shapes(made) == smallest
     assert rules(made) == rule
     assert made.as_if == as_if
+    assert made.is_at_any_size is (not rule)
     assert 0 < made.runs <= 160
     assert not made.is_limited
 
@@ -179,6 +183,7 @@ def test_values_and_attributes_get_plainer() -> None:
     assert {"name": "strides", "type": "list_int", "value": [1, 1, 1, 1]} in op["attr"]
     assert {"name": "padding", "type": "string", "value": "VALID"} in op["attr"]
     assert op["input_desc"][1] == {"format": "HWCN", "shape": [1, 1, 1, 1], "type": "float16"}
+    assert made.changed == {"padding": "VALID", "strides.1": 1, "strides.2": 1}
     turned = shrunk(*PRODUCT, tile)
     assert turned.case.changes == {(0, "transpose_x2"): False}
 
@@ -190,6 +195,7 @@ def test_sums_in_float16_keep_only_as_many_terms_as_show_it() -> None:
     assert terms == other_terms
     assert 2 < terms < 40
     assert made.as_if == ("sums", "float32", "float16")
+    assert not made.is_at_any_size
     again = shrunk(LONG[0], tuple(made.case.inputs.values()), sums_in_float16)
     assert shapes(again) == shapes(made)  # nothing more can be left out
 
@@ -202,7 +208,7 @@ def test_sums_in_float16_keep_only_as_many_terms_as_show_it() -> None:
     [
         (RELU, tail, ((1, 1, 1),)),
         (PRODUCT, tile, ((1, 24), (1, 24))),  # the terms of a sum belong together
-        (CONVOLUTION, channel, ((1, 3, 3, 8), (3, 3, 8, 1))),  # as much of the image as the filter covers
+        (CONVOLUTION, channel, ((1, 3, 3, 4), (3, 3, 4, 1))),  # as much of the image as the filter covers
         (ATTENTION, head, ((1, 1, 1, 8), (1, 1, 6, 8), (1, 1, 6, 1))),
         (SOFTMAX, first_axis, ((1, 37),)),
     ],
@@ -221,6 +227,14 @@ def test_a_part_of_the_dump_is_that_part_of_the_whole(
     assert (np.abs(got - true) > 1e-3).any()
     flat = everything.reshape(-1)
     assert all((np.abs(flat - value) < 1e-12).any() for value in true.reshape(-1))
+
+
+def test_many_inputs_of_one_shape_shrink_together() -> None:
+    """Ten inputs of 12 by 12: any few of their axes are too many to try."""
+    op = formula("AddN", 10)
+    inputs = tuple(replace(tensor(12, 12), dtype="float16") for _ in range(10))
+    made = dumped(op, inputs, lambda y, case: np.where(np.arange(12) == 7, 2 * y, y))
+    assert shapes(made) == ((1, 1),) * 10
 
 
 def test_where_the_whole_is_wrong_is_said_by_axis() -> None:
@@ -291,3 +305,63 @@ def test_the_search_is_deterministic() -> None:
     first, second = (shrunk(*LONG, sums_in_float16) for _ in range(2))
     assert (first.runs, first.rules) == (second.runs, second.rules)
     np.testing.assert_array_equal(first.case.inputs[0].array, second.case.inputs[0].array)
+
+
+# --- recorded calls ---------------------------------------------------------------------------------------------------
+
+
+def recorded_tensor(*shape: int) -> RecordedTensor:
+    return RecordedTensor(type="torch.Tensor", dtype="torch.float32", shape=shape)
+
+
+def call_of(name: str, *inputs: Any, outputs: tuple[Any, ...] = ()) -> RecordedCall:
+    return RecordedCall(name=name, call=parse_call_name(name), inputs=inputs, outputs=outputs)
+
+
+def settings_of(recorded: RecordedOp) -> CallArguments:
+    return CallArguments(op=Op(name=recorded.call.name, type=recorded.call.name), recorded=recorded)
+
+
+def test_arguments_by_place_have_names_and_get_plainer() -> None:
+    sizes = ((2, 3, 5, 5), (8, 3, 3, 3), (2, 8, 3, 3))
+    image, kernel, made = (recorded_tensor(*size) for size in sizes)
+    call = call_of("Functional.conv2d.0.forward", image, kernel, None, (2, 2), (1, 1), (1, 1), 1, outputs=(made,))
+    settings = settings_of(RecordedOp(call=call))
+    inputs = {slot: replace(tensor(*size), dtype="float32") for slot, size in enumerate(sizes[:2])}
+    y = settings.formula(inputs, {}).run(inputs)[0].array.copy()
+    y[:, 5] *= 2
+    got = {0: Input(array=y, dtype="float32")}
+
+    def doubled(case: Case) -> Mapping[int, Array]:
+        made = case.formula.run(case.inputs)[0].array.copy()
+        made[:, 5:6] *= 2
+        return {0: made}
+
+    smallest = minimize(settings, inputs, got, doubled)
+    assert shapes(smallest) == ((1, 1, 1, 1), (6, 1, 1, 1))
+    assert smallest.changed == {"stride.0": 1, "stride.1": 1, "padding.0": 0, "padding.1": 0}
+    changed = settings.with_changes(smallest.case.changes)
+    assert call_code(changed.call, "pytorch", lambda slot, _: slot.replace(".", "_")) == (
+        "torch.nn.functional.conv2d(input_0, input_1, None, [1, 1], [0, 0], [1, 1], 1)"
+    )
+    part = minimize(settings, inputs, got)
+    assert shapes(part) == ((1, 3, 3, 3), (1, 3, 3, 3))
+    assert part.changed == {"padding.0": 0, "padding.1": 0}
+
+
+def test_a_backward_shrinks_with_its_forward() -> None:
+    x, y = recorded_tensor(4, 6), recorded_tensor(4, 6)
+    forward = call_of("Functional.gelu.0.forward", x, outputs=(y,))
+    backward = call_of("Functional.gelu.0.backward", y, outputs=(x,))
+    recorded = RecordedOp(call=backward, forward=forward)
+    settings = settings_of(recorded)
+    inputs = {slot: replace(tensor(4, 6 + slot), array=tensor(4, 6 + slot).array[:, :6]) for slot in range(3)}
+    inputs = {slot: replace(item, dtype="float32") for slot, item in inputs.items()}
+    wrong = settings.formula(inputs, {}).run(inputs)[0].array.copy()
+    wrong[2] *= 3
+    made = minimize(settings, inputs, {0: Input(array=wrong, dtype="float32")})
+    assert shapes(made) == ((1, 1), (1, 1), (1, 1))
+    (span,) = made.spans
+    assert (span.part, span.first, span.axis) == (Part.ONE, 2, 0)
+    smaller = with_shapes(recorded, dict.fromkeys(range(3), (1, 1)), {0: (1, 1)})
+    assert {item.shape for item in (*smaller.outputs, *smaller.gradients, *smaller.inputs[:2])} == {(1, 1)}

@@ -174,10 +174,10 @@ def test_damaged_files(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "graph"
     damaged = [whole[: chance.randrange(len(whole))] for _ in range(20)]
     for _ in range(80):
-        content = bytearray(whole)
+        changed = bytearray(whole)
         for _ in range(chance.choice((1, 1, 3))):
-            content[chance.randrange(len(content))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
-        damaged.append(bytes(content))
+            changed[chance.randrange(len(changed))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        damaged.append(bytes(changed))
     errors: list[str] = []
     for content in damaged:
         try:

@@ -68,6 +68,8 @@ def test_what_gradients_ask_of_shapes(tensorflow: TensorFlow, seed: int, ranks: 
     several = [i32(np.where(np.arange(3) == axis, random.integers(1, 5), 2)) for _ in range(3)]
     offsets = tensorflow.run("ConcatOffset", {"concat_dim": axis, "shape": several})
     same_all(arrays_of("ConcatOffset", axis, *several), offsets)
+    repeated = i32(random.integers(0, 5, seed % 9))
+    same_all(arrays_of("Unique", repeated), tensorflow.run("Unique", {"x": repeated}, out_idx="int32"))
     places = [i32(random.permutation(6)[:3]), i32([[5, 0]])]
     rows = [values((3, 2), seed), values((1, 2, 2), seed + 1)]
     (stitched,) = tensorflow.run("DynamicStitch", {"indices": places, "data": rows})

@@ -14,7 +14,7 @@ from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
 from precision_tool.lib.diagnose.minimize import RUNS, Case
 from precision_tool.lib.io.files import check_local, exists
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.session import Session
@@ -111,7 +111,7 @@ def _minimized(repro: Repro, args: argparse.Namespace, output: Output) -> Repro:
 
 
 def _show(folder: str, repro: Repro, args: argparse.Namespace, output: Output) -> None:
-    from precision_tool.lib.view.minimal_case import sentence
+    from precision_tool.lib.view.minimal_case import changed, sentence
     from precision_tool.lib.view.reproduction import RUN_SCRIPT, repro_document
 
     made = repro.minimized
@@ -131,6 +131,9 @@ def _show(folder: str, repro: Repro, args: argparse.Namespace, output: Output) -
                 size=sum(document["files"].values()), runs=made.runs or None, failed=made.failed or None,
             )
         )  # fmt: skip
+        other = changed(made.changed)
+        if other is not None:
+            output.print_line(render(other))
     output.print_line(text("screen.cli.reproduction", path=shown_path(folder)))
     if repro.reason:
         show_note(output, Message("note.cli.not_recomputed", reason=reason_words(repro.reason)))

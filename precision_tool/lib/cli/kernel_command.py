@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -72,7 +73,7 @@ class KernelCommand:
 
     def _run(self, given: Path, made: Path, log: Path) -> None:
         shell = os.environ.get("SHELL") or "/bin/sh"
-        words = [shell, "-c", f'{self.command} "$@"', shell, str(given), str(made)]
+        words = [shell, "-c", f"{self.command} {shlex.quote(str(given))} {shlex.quote(str(made))}"]
         try:
             with (
                 log.open("wb") as file,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -210,7 +210,7 @@ class _Step:
                     listed[slot] = golden_file
         self._ops = tuple(map(self._as_it_ran, self._ops))
         self._by_name = {op.name: op for op in reversed(self._ops)}
-        #: Ops that read a variable after it was updated.
+        #: Ops that read a variable after it was updated by an op that does not put it out.
         self._late: set[str] = set()
         self._readers: dict[str, list[Op]] = {}
         for op in self._ops:
@@ -265,7 +265,8 @@ class _Step:
         setup = self._only_for_setup(dumped)
         updates = {op.name for op in self._ops if op.name not in setup and self._is_update(op, dumped)}
         kept = self._with_what_they_read(updates | dumped - setup)
-        self._files |= self._variables(updates)
+        self._connect_updates(updates)
+        self._files |= self._variables()
         outputs = {op.name: self._descs(op) for op in self._ops if op.name in kept}
         ops = [
             described(self._as_variable(op), outputs) for op in self._ops if op.name in kept
@@ -310,22 +311,44 @@ class _Step:
     def _as_variable(self, op: Op) -> Op:
         return replace(op, type=_HANDLE) if op.type in _PLACEHOLDERS and self._is_handle(op) else op
 
-    def _variables(self, updates: set[str]) -> dict[str, dict[int, BenchmarkFile]]:
-        """Return what variables were before the step: what first reads them, before anything changes them."""
-        files: dict[str, dict[int, BenchmarkFile]] = {}
-        changed: set[str] = set()
+    def _connect_updates(self, updates: set[str]) -> None:
+        """Make ops that read a variable after its update read what the update puts out, which is the variable then."""
+        bits = {name: 1 << number for number, name in enumerate(sorted(updates))}
+        #: Which updates ran before each op, by the edges of the graph.
+        before: dict[str, int] = {}
+        #: The updates of each variable in their order; "" where it is no output of the op.
+        updated: dict[str, list[tuple[int, str]]] = {}
+        ops: list[Op] = []
         for op in self._ops:
-            handles = {edge.producer for edge in _data_edges(op)}
-            if op.name in updates:
-                changed |= {name for name in handles if name in self._by_name and self._is_given(self._by_name[name])}
-            elif op.type in _PASSES_ON and handles & changed:
-                self._late.add(op.name)
-            elif op.type == _READ:
-                for name in handles - files.keys():
-                    handle = self._by_name.get(name)
-                    golden = self._files[op.name].get(0)
-                    if handle is not None and golden is not None and not self._files[name] and self._is_handle(handle):
-                        files[name] = {0: golden}
+            done = 0
+            for name in (*(edge.producer for edge in _data_edges(op)), *op.control_inputs):
+                done |= before.get(name, 0)
+            before[op.name] = done | bits.get(op.name, 0)
+            inputs: list[Edge | None] = []
+            for edge in op.inputs:
+                last = _last(updated.get(edge.producer, ()), done) if edge is not None and not edge.index else None
+                if last == "":
+                    self._late.add(op.name)
+                inputs.append(Edge(producer=last, index=0) if last else edge)
+                if last and op.type in _PASSES_ON and self._files[op.name] and not self._files[last]:
+                    self._files[last] = {0: self._files[op.name][0]}
+            for edge in _data_edges(op) if op.name in updates else ():
+                variable = self._by_name.get(edge.producer)
+                if variable is not None and self._is_given(variable):
+                    is_output = edge is op.inputs[0]
+                    updated.setdefault(edge.producer, []).append((bits[op.name], op.name if is_output else ""))
+            ops.append(replace(op, inputs=tuple(inputs)) if inputs != list(op.inputs) else op)
+        self._ops = tuple(ops)
+
+    def _variables(self) -> dict[str, dict[int, BenchmarkFile]]:
+        """Return what variables were before the step: what reads them, before anything changes them."""
+        files: dict[str, dict[int, BenchmarkFile]] = {}
+        for op in self._ops:
+            golden = self._files[op.name].get(0) if op.type == _READ and op.name not in self._late else None
+            for edge in _data_edges(op) if golden is not None else ():
+                handle = self._by_name.get(edge.producer)
+                if golden is not None and handle is not None and not self._files[edge.producer]:
+                    files.setdefault(edge.producer, {0: golden})
         return files
 
     # --- which ops ran ---
@@ -404,6 +427,11 @@ def _told(value: object) -> str:
 
 def _is_data(op: Op) -> bool:
     return "GetNext" in op.type or "Dequeue" in op.type
+
+
+def _last(updates: Sequence[tuple[int, str]], done: int) -> str | None:
+    """Return the last of a variable's updates that is done; None if none is."""
+    return next((name for bit, name in reversed(updates) if bit & done), None)
 
 
 def _data_edges(op: Op) -> Iterator[Edge]:

@@ -188,6 +188,8 @@ class Minimized:
     limit: int = 0
     is_limited: bool = False
     is_stopped: bool = False
+    #: The kernel was wrong at every size that was tried around the smallest case.
+    is_at_any_size: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ def minimize(
         case=search.case, changed=changed, original=search.original, rules=tuple(search.rules), spans=search.spans,
         places=search.places,
         as_if=search.as_if, runs=search.runs, failed=search.failed, limit=limit if kernel is not None else 0,
-        is_limited=search.is_limited, is_stopped=search.is_stopped,
+        is_limited=search.is_limited, is_stopped=search.is_stopped, is_at_any_size=search.is_at_any_size,
     )  # fmt: skip
 
 
@@ -329,7 +331,7 @@ class _Search:
         self.spans: tuple[Span, ...] = ()
         self.places: Places | None = None
         self.as_if: tuple[str, str, str] | None = None
-        self.is_limited = self.is_stopped = False
+        self.is_limited = self.is_stopped = self.is_at_any_size = False
         self.case: Case
         self.original: Case
         #: The original, with matrices that are not transposed.
@@ -460,16 +462,28 @@ class _Search:
         # Of two rows, one would be broadcast: that is the last to be tried.
         sizes = {2: (3, 1), 3: (2, 4)}.get(size, (2, size // 2))
         for number in sizes:
-            sets = (
-                some for count in range(min(_TOGETHER, len(others) + len(paths)) + 1)
-                for some in combinations([*others, *paths], count)
-            )  # fmt: skip
-            for some in islice(sets, _SETS):
+            for some in islice(self._sets(place, others, paths), _SETS):
                 axes = tuple(other for other in some if other in others)
                 group = _Group(size, (place, *axes), tuple(path for path in some if path not in others))
                 if self._has_result(*self._resized(group, np.arange(number) % size)):
                     return group
         return None
+
+    def _sets(
+        self, place: tuple[int, int], others: Sequence[tuple[int, int]], paths: Sequence[Path]
+    ) -> Iterator[tuple[Path, ...]]:
+        """Yield what may go with an axis: nothing, each other, those of many inputs that are alike, then any few."""
+        every, shape = [*others, *paths], self.case.inputs[place[0]].array.shape
+        yield ()
+        yield from ((other,) for other in every)
+        of_inputs = {other: self.case.inputs[other[0]].array for other in others}
+        alike = {other for other, array in of_inputs.items() if other[1] == place[1] and array.shape == shape}
+        parameters = {other for other, array in of_inputs.items() if array.ndim == 1}
+        for some in (alike, parameters, alike | parameters):
+            if len(some) > 1:
+                yield tuple(other for other in others if other in some)
+        for count in range(2, min(_TOGETHER, len(every)) + 1):
+            yield from combinations(every, count)
 
     def _has_result(self, inputs: Mapping[int, Input], changes: Changes) -> bool:
         try:
@@ -511,7 +525,7 @@ class _Search:
         axes, of_kernel, made = (_image_axes(name) for name in (image.layout, kernel.layout, layout))
         if all(true.shape[axis] == 1 for axis in made):
             return False
-        at = np.unravel_index(int(judged.ratio[slot].argmax()), true.shape)
+        at = [int(index) for index in np.unravel_index(int(judged.ratio[slot].argmax()), true.shape)]
         sizes = [kernel.array.shape[axis] for axis in of_kernel]
         unpadded = {**case.changes, **{
             path: other for path, value in self._values.items()
@@ -530,7 +544,7 @@ class _Search:
         strides = {value for path, value in self._values.items() if "stride" in self._settings.name(path)} | {1}
         steps = sorted(step for step in strides if type(step) is int)
         for step, top, left in product(steps, range(sizes[0]), range(sizes[1])):
-            starts = [int(at[axis]) * step - before for axis, before in zip(made, (top, left), strict=True)]
+            starts = [at[axis] * step - before for axis, before in zip(made, (top, left), strict=True)]
             patch = replace(image, array=_window(image.array, axes, starts, sizes))
             inputs = {**case.inputs, **others, refs[0].slot: patch}
             try:
@@ -659,6 +673,7 @@ class _Search:
         """Try sizes around those of the smallest case, and read rules off them."""
         if self._kernel is None:
             return
+        is_at_any_size = True
         for group in self._all_groups():
             tried = {group.size: True}
             around = {*_AROUND, group.size - 1, group.size + 1, group.size + 2, 2 * group.size}
@@ -669,6 +684,8 @@ class _Search:
             rule = self._rule(group, tried)
             if rule is not None and (rule.condition is not Condition.SOME or self.as_if is None):
                 self.rules.append(rule)
+            is_at_any_size &= all(tried.values())
+        self.is_at_any_size = is_at_any_size
 
     def _is_wrong_at(self, group: _Group, size: int) -> bool | None:
         """Return whether the op is wrong where an axis has this size; None where it has no result.

@@ -219,6 +219,17 @@ def stitched(call: Call) -> Outputs:
     return exact_output(y)
 
 
+@op("Unique", kind=Kind.EXACT, inputs=("x",))
+def distinct_values(call: Call) -> Outputs:
+    """The values in the order in which they first come, and which of these each element is."""
+    x = needed(call, 0).array
+    if x.ndim != 1:
+        raise NotComputedError("axis_count", name="x", number=x.ndim, limit=1)
+    _, first, place = np.unique(x, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    return [Output(array=x[first[order]]), Output(array=np.argsort(order, kind="stable")[place.reshape(-1)])]
+
+
 def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
     if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
         raise NotComputedError("value_misfit", name="perm", value=str(perm), shapes=(x.shape,))

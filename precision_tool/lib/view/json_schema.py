@@ -593,7 +593,8 @@ def _repro(kinds: _Parts) -> Part:
     as_if = kinds.object("AsIf", dict.fromkeys(("name", "value", "other"), str))
     minimized = kinds.object("Minimized", {
         "sentence": str, **dict.fromkeys(("elements_before", "elements", "runs", "failed", "limit"), int),
-        "is_limited": bool, "is_stopped": bool, "rules": [SizeRule], "spans": [Span], "as_if": _either(NULL, as_if),
+        **dict.fromkeys(("is_limited", "is_stopped", "is_at_any_size"), bool),
+        "rules": [SizeRule], "spans": [Span], "as_if": _either(NULL, as_if),
         "changed": Mapping[str, Any],
     })  # fmt: skip
     return kinds.object("Repro", {

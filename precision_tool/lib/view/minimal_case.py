@@ -24,7 +24,7 @@ def sentence(minimized: Minimized) -> Message:
     clauses = [
         *[Message("minimal.when", rules=tuple(rules))] * bool(rules),
         *[Message("minimal.where", spans=tuple(spans), whole=bool(rules))] * bool(spans),
-    ] or [Message("minimal.everywhere", runs=minimized.runs or None)]
+    ] or [Message("minimal.everywhere", sizes=minimized.is_at_any_size)]
     pattern = _pattern(minimized.places)
     if pattern is not None:
         clauses.append(pattern)
@@ -46,6 +46,15 @@ def _pattern(places: Places | None) -> Message | None:
     if places.mistake is Mistake.ZERO and not is_everywhere:
         return None
     return pattern_message(facts.get)
+
+
+def changed(values: Mapping[str, Any]) -> Message | None:
+    """Return which attributes of the smallest case differ from the op's own; None if none does."""
+    return (
+        Message("minimal.changed", changed=tuple(f"{name}={value}" for name, value in values.items()))
+        if values
+        else None
+    )
 
 
 def _rule(rule: SizeRule) -> Message:
@@ -82,6 +91,7 @@ def minimized_document(minimized: Minimized) -> dict[str, Any]:
         "limit": minimized.limit,
         "is_limited": minimized.is_limited,
         "is_stopped": minimized.is_stopped,
+        "is_at_any_size": minimized.is_at_any_size,
         "rules": [asdict(rule) for rule in minimized.rules],
         "spans": [asdict(span) for span in minimized.spans],
         "changed": dict(minimized.changed),

@@ -44,7 +44,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError, Output, reason_of
 from precision_tool.lib.version import __version__
-from precision_tool.lib.view.minimal_case import minimized_document, single_op
+from precision_tool.lib.view.minimal_case import changed, minimized_document, single_op
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import sound
 from precision_tool.lib.view.repro_script import run_script
@@ -332,8 +332,8 @@ def _op_of(op: Op, settings: OpAttributes | CallArguments, case: Case) -> Op:
     """Return the op with the attributes, or the arguments and shapes, of a case."""
     if isinstance(settings, OpAttributes) or op.recorded is None:
         stages = case.formula.stages
-        changed = {str(path[1]): stages[int(path[0])].attrs[str(path[1])] for path in case.changes}
-        own = {name: value for name, value in changed.items() if name in op.attrs}
+        attrs = {str(path[1]): stages[int(path[0])].attrs[str(path[1])] for path in case.changes}
+        own = {name: value for name, value in attrs.items() if name in op.attrs}
         return replace(op, attrs={**op.attrs, **own}) if own else op
     shapes = ({slot: tensor.array.shape for slot, tensor in tensors.items()} for tensors in (case.inputs, case.got))
     recorded = with_shapes(settings.with_changes(case.changes), *shapes)
@@ -456,7 +456,11 @@ def _readme(document: Mapping[str, Any], *, has_script: bool, is_alone: bool) ->
         Message("repro.arrays", slack=document["slack"] or None),
     ]
     title, origin = Message("repro.title", type=kind), Message("repro.origin", op=op, tool=document["tool"])
-    said = [] if minimized is None else [render(Message("repro.minimal", sentence=minimized["sentence"])), ""]
+    said = []
+    if minimized is not None:
+        said = [render(Message("repro.minimal", sentence=minimized["sentence"])), ""]
+        if minimized["changed"]:
+            said += [render(changed(minimized["changed"])) + ".", ""]
     lines = [f"# {render(title)}", "", render(origin), "", *said, *(f"- {render(item)}" for item in items)]
     return "\n".join(lines) + "\n"
 
