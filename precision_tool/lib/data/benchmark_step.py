@@ -249,6 +249,8 @@ class _Step:
         for op in self._ops:
             if updated_inputs(op.type) or (op.type not in _CONSTANTS and table.find(op.type) is None):
                 continue
+            if any(self._is_variable(edge.producer) for edge in _data_edges(op)):  # which may change between two reads
+                continue
             inputs = tuple((same.get(edge.producer, edge.producer), edge.index) for edge in _data_edges(op))
             same[op.name] = first.setdefault((op.type, inputs, _attributes_of(op)), op.name)
             if self._files[op.name]:
@@ -316,6 +318,10 @@ class _Step:
         """Return whether an op is the memory of a variable: of a function's graph it stands for one outside."""
         is_resource = op.type in _PLACEHOLDERS and op.attrs.get("dtype") == "resource"
         return op.type == _HANDLE or (is_resource and (bool(self._files[op.name]) or self._is_read(op)))
+
+    def _is_variable(self, name: str) -> bool:
+        op = self._by_name.get(name)
+        return op is not None and op.type not in _CONSTANTS and self._is_given(op)
 
     def _is_read(self, op: Op) -> bool:
         return any(reader.type == _READ or updated_inputs(reader.type) for reader in self._readers.get(op.name, ()))
