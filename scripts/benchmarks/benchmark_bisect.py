@@ -78,7 +78,10 @@ def main() -> None:
                     named = sorted(guilty)[0] if draw.randrange(10) < RIGHT else innocent
                     count = 0
 
-                    def check(changes: frozenset[str], guilty=guilty, draw=draw, rate=rate) -> bool:
+                    def check(
+                        changes: frozenset[str], guilty: frozenset[str] = guilty, draw: random.Random = draw,
+                        rate: float = rate,
+                    ) -> bool:  # fmt: skip
                         nonlocal count
                         count += 1
                         return (guilty <= changes) != (draw.random() < rate)

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from command_line import HANG, TOOL, environment, hear_signals, tool
 
+from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.msprobe_demo import generate_msprobe
-from precision_tool.lib.diagnose.bisect_changes import lines_to_keep
+from precision_tool.lib.diagnose.bisect_changes import lines_to_keep, searched
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, Proof, Step, Suspect, Verdict
+from precision_tool.lib.session import Session
 
 GUILTY = "TbeConvDequantVaddReluQuantFusionPass"
 #: Commands that succeed where the switches of a try have these changes.
@@ -90,14 +93,22 @@ def test_what_is_no_change_is_refused(demo: Path, change: str, words: str) -> No
 
 def test_pytorch_has_modules(tmp_path: Path) -> None:
     generate_msprobe(tmp_path / "precision_data")
-    searched = tool("bisect", "--check", "true", "--json", cwd=tmp_path).json["searched"]
-    modules = [name for name in searched if name.startswith("module:")]
-    assert modules
-    assert "autocast=off" in searched
+    runs = Session(load_settings({"data": tmp_path / "precision_data"})).run_graphs()
+    suspect = Suspect(
+        culprit="Functional.gelu.1.forward", cause=Cause.KERNEL, proof=Proof.RECOMPUTED, confidence=0.9, number=3,
+        op_type="Functional.gelu", module="blocks.1.act (GELU)",
+    )  # fmt: skip
+    steps = (Step(do=Action.COMPUTE_IN_FLOAT32), Step(do=Action.OTHER_KERNEL))
+    verdict = Verdict(culprit=suspect.culprit, cause=Cause.KERNEL, confidence=0.9, suspects=(suspect,), next=steps)
+    what = searched(runs, [], [verdict])
+    suspected = ("module:blocks.1.act", "jit_compile=on", "allow_internal_format=off")
+    assert what.names[:3] == what.suspected == suspected
+    assert sum(what.weights.values()) > len(what.names) - 3  # more than all others
+    assert {"module:blocks.0.act", "autocast=off", "allow_hf32=off", "loss_scale=1"} < set(what.names)
+    assert not [name for name in what.names if name.startswith(("type:", "op:", "fusion:", "op_precision_mode"))]
     kept = lines_to_keep({"float32_modules": ["a"], "allow_hf32": "off"}, "", is_pytorch=True)
     assert kept[0] == "for path in ['a']:"
     assert kept[-1] == "torch.npu.matmul.allow_hf32 = torch.npu.conv.allow_hf32 = False"
-    assert not [name for name in searched if name.startswith(("type:", "fusion:", "op_precision_mode"))]
 
 
 def test_a_search_that_is_stopped_by_ctrl_c_twice(demo: Path) -> None:

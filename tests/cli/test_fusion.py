@@ -766,7 +766,7 @@ def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
     assert "1 change is needed for the check to succeed: Pass03" in run.text
     for name in ("shown", "refused"):
         assert "holds the switches of a try" in " ".join((tmp_path / name).read_text().split())
-    assert "fusion bisect is running" in (tmp_path / "refused_too").read_text()
+    assert "a bisection is running" in (tmp_path / "refused_too").read_text()
     assert (tmp_path / "code").read_text() == "2\n2\n"
     assert (tmp_path / "my.cfg").read_text() == MINE
 

@@ -54,12 +54,13 @@ def check_files(given: dict[str, str]) -> None:
     ]  # fmt: skip
 
 
-def own_files(work: Path) -> dict[str, str]:
+def own_files(work: Path, mixlist: bool = True) -> dict[str, str]:
     (work / "types.cfg").write_text(OWN_TYPES)
     (work / "modes.ini").write_text(OWN_MODES)
-    mixlist = {"black-list": {"to-add": ["Mul"]}, "white-list": {"to-add": ["Add", "Softmax"]}}
-    (work / "mixlist.json").write_text(json.dumps(mixlist))
-    files = {"customize_dtypes": "types.cfg", "op_precision_mode": "modes.ini", "modify_mixlist": "mixlist.json"}
+    lists = {"black-list": {"to-add": ["Mul"]}, "white-list": {"to-add": ["Add", "Softmax"]}}
+    (work / "mixlist.json").write_text(json.dumps(lists))
+    files = {"customize_dtypes": "types.cfg", "op_precision_mode": "modes.ini"}
+    files.update({"modify_mixlist": "mixlist.json"} if mixlist else {})
     return {option: str(work / name) for option, name in files.items()}
 
 
@@ -92,6 +93,23 @@ def test_npu_device_gets_every_switch(work: Path, give: Any) -> None:
     old = NpuDevice(newest=False)
     tf_config.npu_device_dump_config(old)  # which lacks some of them
     assert old.all["precision_mode"] == "allow_mix_precision"
+
+
+def test_an_estimator_gets_every_switch(work: Path, give: Any, npu_bridge: bool) -> None:
+    switches = everything(work)
+    give(**switches)
+    if not npu_bridge:
+        with pytest.raises(ValueError, match="too old"):
+            tf_config.estimator_run_options()
+        return
+    given = tf_config.estimator_run_options(precision_mode="force_fp16", **own_files(work, mixlist=False))
+    assert json.loads(Path(given.pop("modify_mixlist")).read_text())["black-list"]["to-add"] == ["Softmax"]
+    assert "conv1::" in Path(given.pop("customize_dtypes")).read_text()
+    assert "Add=high_precision" in Path(given.pop("op_precision_mode")).read_text()
+    assert given == {
+        "precision_mode": "allow_mix_precision", "deterministic": 1, "fusion_switch_file": str(work / "fusion.cfg"),
+    }  # fmt: skip
+    assert os.environ["ENABLE_HF32_EXECUTION"] == "0"
 
 
 def test_a_mode_of_the_second_kind_stays_of_that_kind(give: Any) -> None:
@@ -169,7 +187,7 @@ TORCH_SCRIPT = """
         exact = torch.nn.functional.linear(net.between.float(), net.head.weight, net.head.bias)
         halves = net.body(x.bfloat16()) if "body" in switches.get("float32_modules", []) else y
         types = [str(each.dtype).partition(".")[2] for each in (net.between, y, plain, halves)]
-        return types, (y.float() - exact).abs().max().item() / exact.abs().max().item()
+        return types, torch.equal(y, exact.to(y.dtype))
 
     results = [ran(), ran(float32_modules=["head"], allow_hf32="off", allow_internal_format="off", jit_compile="on",
                           deterministic="on")]
@@ -190,10 +208,10 @@ def test_pytorch_gets_every_switch(work: Path) -> None:
     """With the real PyTorch, on the CPU: named modules leave autocast, or all of it is off."""
     run = run_script(torch_python(), TORCH_SCRIPT, work, env={VARIABLE: str(work / "switches.json")}).document
     half, full = "bfloat16", "float32"
-    (plain, error), (kept, exact), (off, _) = run["results"]
+    (plain, is_exact), (kept, is_exact_when_kept), (off, _) = run["results"]
     assert plain == [half, half, half, half]
     assert kept == [half, half, half, half]  # as what came in
-    assert exact <= 2**-9 < error  # that is one rounding, of the result
+    assert (is_exact, is_exact_when_kept) == (False, True)  # but for one rounding, of the result
     assert off == [full, full, full, half]
     assert run["npu"] == [False, False, False, [True], False]
     assert run["deterministic"] is True

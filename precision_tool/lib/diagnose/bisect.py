@@ -223,6 +223,14 @@ class _ChangedError(Exception):
     """An answer that the search followed turned out to be wrong: it is searched again with what is known now."""
 
 
+class _EnoughError(Exception):
+    """These changes suffice: what else there is need not be searched."""
+
+    def __init__(self, changes: frozenset[str]) -> None:
+        super().__init__("enough")
+        self.changes = changes
+
+
 class _OutOfRunsError(Exception):
     """It took as many runs as it may."""
 
@@ -362,7 +370,10 @@ def _search(search: Search, asker: _Asker) -> tuple[Outcome, frozenset[str]]:
     if not asker.ask(everything):
         asker.rest_on([everything])
         return Outcome.NOT_FIXED, none
-    found = frozenset(_quick(asker, none, False, names))
+    try:
+        found = frozenset(_quick(asker, none, none, False, names))
+    except _EnoughError as enough:
+        found = enough.changes
     if not asker.ask(found):
         asker.doubt(found)
         asker.is_delta = True
@@ -373,18 +384,26 @@ def _search(search: Search, asker: _Asker) -> tuple[Outcome, frozenset[str]]:
     return Outcome.FOUND, found
 
 
-def _quick(asker: _Asker, base: frozenset[str], is_new: bool, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `names` that are needed in addition to `base`; `is_new`: base has grown since."""
+def _quick(
+    asker: _Asker, needed: frozenset[str], others: frozenset[str], is_new: bool, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return those of `names` that are needed in addition to those needed so far and to others.
+
+    `is_new`: these have grown since they were asked for. _EnoughError once what is needed suffices without the others.
+    """
+    base = needed | others
     if is_new and asker.ask(base):
         return ()
     if len(names) == 1:
         if asker.rate:  # that it suffices follows from other answers, of which one may be wrong
             asker.doubt(base | set(names))
+        if others and asker.ask(needed | set(names)):
+            raise _EnoughError(needed | set(names))
         return names
     half = _half(names, asker.search.weights)
     first, second = names[:half], names[half:]
-    of_second = _quick(asker, base | set(first), True, second)
-    of_first = _quick(asker, base | set(of_second), bool(of_second), first)
+    of_second = _quick(asker, needed, others | set(first), True, second)
+    of_first = _quick(asker, needed | set(of_second), others, bool(of_second), first)
     return (*of_first, *of_second)
 
 

@@ -112,7 +112,8 @@ def searched(
     if named:
         names = [_checked(name) for name in dict.fromkeys(named)]
     else:
-        names = [name for name in weighed if name.partition(":")[0] in (OP, PRECISE)]
+        kinds = () if _PYTORCH in frameworks else (OP, PRECISE)
+        names = [name for name in weighed if name.partition(":")[0] in kinds]
         names += _of_network(ops, passes, frameworks)
     known = {op.name: op for op in ops}
     dtypes = {name: dtypes_in_float32(known[name]) for name in _of_kind(OP, names) if name in known}
