@@ -14,7 +14,6 @@ from tf_graphs import node, parsed
 from precision_tool.lib.data.benchmark_step import BenchmarkStep, benchmark_step
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.op_values import Root, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import State
@@ -204,16 +203,3 @@ def test_a_dump_of_msprobe_is_a_step(tmp_path: Path) -> None:
     states = recomputed(step)
     assert "Functional.gelu.0.forward" in states
     assert set(states.values()) == {State.RIGHT}
-
-
-def test_a_graph_of_ge_does_as_well(tmp_path: Path) -> None:
-    """Where NPU runs are there already, the compiled graph of one tells how the benchmark's ops hang together."""
-    generate_demo(tmp_path)
-    space = Workspace(tmp_path)
-    (graph,) = space.graph_dir(0).glob("*Build*")
-    step = benchmark_step(space, graph=str(graph))
-    named = {op.name for op in step.file.ops}
-    assert {"conv1/Conv2D", "loss"} <= named, named
-    recomputer = Recomputer(RunValues(step.leaf, step.file, step.side))
-    right = [op.name for op in recomputer.computing if recomputer.recompute(op).state is State.RIGHT]
-    assert right, "ops are recomputed from the benchmark's tensors"

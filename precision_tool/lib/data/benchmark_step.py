@@ -10,7 +10,6 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,10 +21,9 @@ from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
 from precision_tool.lib.data.sides import benchmark_folder, find_golden, find_run
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io.files import is_folder, list_folder
-from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.tf_graph import described, load_tf_graph, tensor_desc
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, PrecisionToolError
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.run import BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.model.tensor import AnyTensor
@@ -85,8 +83,8 @@ def benchmark_step(
         The benchmark's tensors: a folder of `.npy` files, runs of tfdbg, or a dump of msprobe; by default the data
         folder's.
     graph : str, optional
-        A TensorFlow graph, or GE's of a run, or a folder of TensorFlow's; by default the one that was saved with the
-        tensors. A dump of msprobe has its own.
+        A TensorFlow graph, or a folder of them; by default the one that was saved with the tensors. A dump of msprobe
+        has its own.
     golden_at : callable, optional
         Returns the data below a folder; callers with a cache pass its lookup.
 
@@ -147,16 +145,6 @@ def _graph_files(place: str) -> list[str]:
     return [posixpath.join(place, name) for name in sorted(list_folder(place)) if name.endswith(_SUFFIXES)]
 
 
-def _load(path: str) -> GraphFile:
-    """Return TensorFlow's graph of a file, or GE's: that before fusion has the ops of the script."""
-    try:
-        return load_tf_graph(path)
-    except FormatError as error:
-        with suppress(PrecisionToolError):
-            return load_graph_file(path)
-        raise error
-
-
 def _graph_of(side: GoldenFiles, places: list[str], is_named: bool) -> GraphFile:
     """Return the graph that has most of the benchmark's ops; of several that do the one of the best place."""
     dumped = {file.op_name for file in side.files}
@@ -169,7 +157,7 @@ def _graph_of(side: GoldenFiles, places: list[str], is_named: bool) -> GraphFile
                 continue
             read.add(path)
             try:
-                file = _load(path)
+                file = load_tf_graph(path)
             except PrecisionToolError as error:
                 errors.append(error)
                 continue
