@@ -271,6 +271,17 @@ class _Step:
         })  # fmt: skip
 
     @cached_property
+    def _given_gradients(self) -> frozenset[int]:
+        """Ops that stand for gradients which no recorded call put out."""
+        given: set[int] = set()
+        for op in self.ops:
+            gradients = 0 if op.recorded is None else len(op.recorded.gradients)
+            slots = self.values.input_slots(op)[:gradients] if gradients else []
+            sources = (self.values.source_of(slot) for slot in slots if slot.index < gradients)
+            given |= {id(root.op) for root in sources if root is not None and root.op.recorded is None}
+        return frozenset(given)
+
+    @cached_property
     def units(self) -> list[tuple[Op, ...]]:
         """Return what can be kept in float32 one by one: an op, or a recorded call with its backward.
 
@@ -376,7 +387,7 @@ class _Step:
             on_op(computed)
 
         def scale_of(op: Op) -> float:
-            return scale if is_gradient(op) else 1.0
+            return scale if is_gradient(op) or id(op) in self._given_gradients else 1.0
 
         with suppress(_LastOpError):
             self.emulator.run(rounding, scale_of=scale_of, on_op=done, on_stop=on_stop)
