@@ -324,7 +324,9 @@ class StepEmulator:
                 formulas = self.recomputer.candidates.formulas(op, op_inputs, recorded, no_search=no_search)
                 for number, formula in enumerate(islice(formulas, _MAX_FORMULAS)):
                     try:
-                        distance = _distance(formula.run(op_inputs.inputs), recorded)
+                        distance = _distance(formula.run(op_inputs.inputs, only_values=True), recorded)
+                        if distance > _UNLIKE / 4:  # what rounding explains costs as much again to know
+                            distance = _distance(formula.run(op_inputs.inputs), recorded)
                     except FORMULA_ERRORS as error:
                         reason = reason_of(error)
                         continue

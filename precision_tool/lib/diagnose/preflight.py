@@ -174,7 +174,40 @@ class _Measured:
     #: Change of the loss by the adjoint; NaN where that is not known.
     moved: float = nan
     #: Norms of what has which exponent, of gradients.
-    by_exponent: Mapping[int, float] = field(default_factory=dict)
+    by_exponent: list[Mapping[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The sizes of a tensor's elements: how many are not 0, the extremes of these, and of gradients by exponent."""
+
+    values: Array
+    count: int
+    largest: float
+    smallest: float
+    norm: float
+    by_exponent: Mapping[int, float]
+
+    @classmethod
+    def of(cls, array: Array, *, with_exponents: bool) -> _Sizes:
+        with np.errstate(all="ignore"):
+            values = np.abs(array.reshape(-1))
+            is_held = values > 0
+            finite = values if np.isfinite(values).all() else values[np.isfinite(values)]
+            return cls(
+                values=values,
+                count=int(np.count_nonzero(is_held)),
+                largest=float(values.max()),
+                smallest=float(values.min(initial=inf, where=is_held)),
+                norm=norm(finite),
+                by_exponent=_by_exponent(finite) if with_exponents else {},
+            )
+
+    def smaller_than(self, limit: float) -> int:
+        """Return how many are not 0 and no larger than this."""
+        if self.smallest > limit:
+            return 0
+        return int(np.count_nonzero(self.values <= limit)) - (self.values.size - self.count)
 
 
 class _Step:
@@ -238,6 +271,17 @@ class _Step:
         })  # fmt: skip
 
     @cached_property
+    def _given_gradients(self) -> frozenset[int]:
+        """Ops that stand for gradients which no recorded call put out."""
+        given: set[int] = set()
+        for op in self.ops:
+            gradients = 0 if op.recorded is None else len(op.recorded.gradients)
+            slots = self.values.input_slots(op)[:gradients] if gradients else []
+            sources = (self.values.source_of(slot) for slot in slots if slot.index < gradients)
+            given |= {id(root.op) for root in sources if root is not None and root.op.recorded is None}
+        return frozenset(given)
+
+    @cached_property
     def units(self) -> list[tuple[Op, ...]]:
         """Return what can be kept in float32 one by one: an op, or a recorded call with its backward.
 
@@ -283,8 +327,13 @@ class _Step:
                     self.elements += array.size
                     if not np.isfinite(array).all():
                         self.not_finite.add(id(op))
+            sizes = {
+                slot: _Sizes.of(array, with_exponents=is_gradient(op))
+                for slot, array in computed.outputs.items()
+                if array.dtype.kind == "f" and array.size
+            }
             for dtype in self.dtypes:
-                self.measured[dtype][id(op)] = self._measure(computed, dtype)
+                self.measured[dtype][id(op)] = self._measure(computed, sizes, dtype)
 
         self.emulate(lambda op: FLOAT32, on_op=look, on_stop=self._note_stopped)
         for root in (*self.loss_roots, *self.gradient_roots):
@@ -308,6 +357,8 @@ class _Step:
         have = self.baseline.get(root.key)
         if have is None or not have.size or not np.isfinite(have).all():
             return False
+        if have.ndim > 1:  # sums over everything are biases' alone, and the check costs as much as the op
+            return True
         result = self.emulator.results(root.op).get(root.index)
         if result is None:
             return False
@@ -336,47 +387,41 @@ class _Step:
             on_op(computed)
 
         def scale_of(op: Op) -> float:
-            return scale if is_gradient(op) else 1.0
+            return scale if is_gradient(op) or id(op) in self._given_gradients else 1.0
 
         with suppress(_LastOpError):
             self.emulator.run(rounding, scale_of=scale_of, on_op=done, on_stop=on_stop)
 
-    def _measure(self, computed: Computed, dtype: str) -> _Measured:
+    def _measure(self, computed: Computed, sizes: Mapping[int, _Sizes], dtype: str) -> _Measured:
         """Return what rounding to a type makes of one op, whose inputs are exact."""
         op = computed.op
         result = _Measured(op)
-        outputs = {slot: array for slot, array in computed.outputs.items() if array.dtype.kind == "f" and array.size}
         for name, size in intermediates(computed):
             if size > result.inside_size:
                 result.inside, result.inside_size = name, size
         narrow = self.emulator.again(computed, Rounding(inputs=dtype, output=dtype))
-        if not outputs or narrow is None:
+        if not sizes or narrow is None:
             return result
-        flushed = count = 0
+        flushed = sum(found.smaller_than(SMALLEST[dtype]) for found in sizes.values())
+        count = sum(found.count for found in sizes.values())
         error = total = 0.0
-        smallest = inf
         moved: float | None = 0.0
         with np.errstate(all="ignore"):
-            for slot, array in outputs.items():
-                x = flat_doubles(array)
-                size = np.abs(x)
-                result.largest = max(result.largest, float(size.max()))
-                held = size[size > 0]
-                smallest = min(smallest, float(held.min(initial=inf)))
-                count += held.size
-                flushed += int(np.count_nonzero(held <= SMALLEST[dtype]))
-                y = flat_doubles(narrow.outputs[slot])
-                finite = np.isfinite(x)
-                result.overflows |= not np.isfinite(y[finite]).all()
-                change = np.where(np.isfinite(y) & finite, y - x, 0.0)
-                error, total = error + float(change @ change), total + float(x[finite] @ x[finite])
+            for slot, found in sizes.items():
+                change = narrow.outputs[slot].reshape(-1) - computed.outputs[slot].reshape(-1)
+                if not np.isfinite(change).all():
+                    y = narrow.outputs[slot].reshape(-1)
+                    result.overflows |= not np.isfinite(y[np.isfinite(computed.outputs[slot].reshape(-1))]).all()
+                    change = np.where(np.isfinite(change), change, 0.0)
+                error, total = error + norm(change) ** 2, total + found.norm**2
                 moved = self._moved(Root(op, slot), change, moved)
-                if is_gradient(op):
-                    result.by_exponent = _added(result.by_exponent, held)
+        result.largest = max(found.largest for found in sizes.values())
+        smallest = min(found.smallest for found in sizes.values())
         result.smallest = 0.0 if smallest == inf else smallest
         result.underflow = flushed / count if count else 0.0
         result.rounding = (error / total) ** 0.5 if total > 0 else 0.0
         result.moved = inf if result.overflows else nan if moved is None else abs(moved)
+        result.by_exponent = [found.by_exponent for found in sizes.values()] if is_gradient(op) else []
         return result
 
     def _moved(self, root: Root, change: Array, moved: float | None) -> float | None:
@@ -400,18 +445,12 @@ class _Step:
     _adjoint: tuple[Key, Array | None] | None = None
 
 
-def _added(before: Mapping[int, float], sizes: Array) -> dict[int, float]:
-    """Return sums of squares by exponent, with those of these sizes."""
-    sizes = sizes[np.isfinite(sizes)]
-    found = dict(before)
-    if not sizes.size:
-        return found
+def _by_exponent(sizes: Array) -> dict[int, float]:
+    """Return sums of squares by exponent."""
     exponents = np.frexp(sizes)[1]
-    lowest = int(exponents.min())
-    squares = np.bincount(exponents - lowest, weights=sizes * sizes)
-    for place in np.flatnonzero(squares):
-        found[lowest + int(place)] = found.get(lowest + int(place), 0.0) + float(squares[place])
-    return found
+    lowest = int(exponents.min(initial=0))
+    squares = np.bincount(exponents - lowest, weights=sizes.astype(np.float64) ** 2)
+    return {lowest + int(place): float(squares[place]) for place in np.flatnonzero(squares)}
 
 
 # --- one type ---------------------------------------------------------------------------------------------------------
@@ -464,7 +503,7 @@ class _Forecaster:
         self._is_first = True
         gradients = [found for found in self._measured.values() if is_gradient(found.op)]
         self._scale = fitting_scale(
-            [found.by_exponent for found in gradients if found.by_exponent],
+            [part for found in gradients for part in found.by_exponent if part],
             max((found.largest for found in gradients), default=0.0),
             dtype,
         )
@@ -480,7 +519,9 @@ class _Forecaster:
         ]  # fmt: skip
         ranked = rank(scores)
         always = [number for number, unit in enumerate(units) if any(self._overflows_inside(op) for op in unit)]
-        search = Search(self._judge(all_narrow), ranked, always, self._bounds)
+        search = Search(
+            self._judge(all_narrow), ranked, always, self._bounds, self._guess(units, ranked, sensitivities)
+        )
         found = search.run()
         kept = [number for number in ranked if number in found.chosen]
         errors = found.errors
@@ -601,6 +642,20 @@ class _Forecaster:
         gradients = gradients if self._step.gradient_roots else 0.0
         return loss / self._bounds.loss + gradients / self._bounds.gradients
 
+    def _guess(self, units: Sequence[Sequence[Op]], ranked: Sequence[int], found: Mapping[int, Sensitivity]) -> int:
+        """Return how many units may have to be kept: without them, changes of the loss as if independent are within."""
+        left = sum(self._squared(units[number], found) for number in ranked)
+        for count, number in enumerate(ranked):
+            if not left > self._bounds.loss**2:
+                return count
+            left -= self._squared(units[number], found)
+        return len(ranked)
+
+    def _squared(self, unit: Sequence[Op], found: Mapping[int, Sensitivity]) -> float:
+        """Return the square of the change of the loss by one unit; what overflows has no end."""
+        changes = (found[id(op)].loss for op in unit if id(op) in found)
+        return sum(min(change, 1e6) ** 2 for change in changes if not isnan(change))
+
     def _sorted(self, sensitivities: Mapping[int, Sensitivity]) -> list[Sensitivity]:
         listed = [(op, found) for op in self._step.ops if (found := sensitivities.get(id(op))) is not None]
         order = rank([self._score(op, sensitivities) for op, _ in listed])
@@ -694,7 +749,7 @@ class _Forecaster:
 
 def _relative(array: Array, true: Array) -> float:
     """Return the relative distance of a result; infinite where it is not finite."""
-    x, y = flat_doubles(array), flat_doubles(true)
+    x, y = array.reshape(-1), true.reshape(-1)
     if x.size != y.size or not np.isfinite(x).all():
         return inf
     size, off = norm(y), norm(x - y)

@@ -80,12 +80,19 @@ class Search:
         Candidates that every set has: what overflows in a way that emulation does not show.
     bounds : Bounds
         Largest errors.
+    guess : int
+        Candidates that may be enough: where the search begins to grow.
     """
 
     def __init__(
-        self, emulate: Callable[[Chosen], Errors], ranked: Sequence[int], always: Collection[int], bounds: Bounds
+        self,
+        emulate: Callable[[Chosen], Errors],
+        ranked: Sequence[int],
+        always: Collection[int],
+        bounds: Bounds,
+        guess: int = 1,
     ) -> None:
-        self._emulate, self._bounds = emulate, bounds
+        self._emulate, self._bounds, self._guess = emulate, bounds, guess
         self._always = frozenset(always)
         self._ranked = [number for number in ranked if number not in self._always]
         self._tried: dict[Chosen, Errors] = {}
@@ -136,7 +143,7 @@ class Search:
         while not self._allows(self._first(high)):
             if high >= len(self._ranked):
                 return None
-            low, high = high, min(max(1, 2 * high), len(self._ranked))
+            low, high = high, min(max(1, 2 * high, self._guess), len(self._ranked))
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._allows(self._first(middle)) else (middle, high)
