@@ -55,6 +55,30 @@ def test_a_transpose_and_a_reshape_in_one() -> None:
 
 
 @FEW
+@given(seed=seeds, ranks=st.tuples(st.integers(0, 4), st.integers(0, 4)))
+def test_what_gradients_ask_of_shapes(tensorflow: TensorFlow, seed: int, ranks: tuple[int, int]) -> None:
+    random = np.random.default_rng(seed)
+    full = random.integers(1, 4, 4)
+    shapes = [i32(np.where(random.random(rank) < 0.4, 1, full[4 - rank :])) for rank in ranks]
+    named = dict(zip(("s0", "s1"), shapes, strict=True))
+    same_all(arrays_of("BroadcastGradientArgs", *shapes), tensorflow.run("BroadcastGradientArgs", named))
+    order = i32(random.permutation(ranks[0] + 1))
+    same_all(arrays_of("InvertPermutation", order), tensorflow.run("InvertPermutation", {"x": order}))
+    axis = np.int32(seed % 3)
+    several = [i32(np.where(np.arange(3) == axis, random.integers(1, 5), 2)) for _ in range(3)]
+    offsets = tensorflow.run("ConcatOffset", {"concat_dim": axis, "shape": several})
+    same_all(arrays_of("ConcatOffset", axis, *several), offsets)
+    repeated = i32(random.integers(0, 5, seed % 9))
+    same_all(arrays_of("Unique", repeated), tensorflow.run("Unique", {"x": repeated}, out_idx="int32"))
+    places = [i32(random.permutation(6)[:3]), i32([[5, 0]])]
+    rows = [values((3, 2), seed), values((1, 2, 2), seed + 1)]
+    (stitched,) = tensorflow.run("DynamicStitch", {"indices": places, "data": rows})
+    present = np.isin(np.arange(6), np.concatenate([each.reshape(-1) for each in places]))
+    (ours,) = arrays_of("DynamicStitch", *places, *rows)
+    same(ours[present], stitched[present])  # TensorFlow leaves the others as the memory was
+
+
+@FEW
 @given(shape=ranked, seed=seeds, axis=st.integers(0, 4))
 def test_shapes(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int) -> None:
     x, axis = values(shape, seed), axis % (len(shape) + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,6 +44,10 @@ _READ, _HANDLE = "ReadVariableOp", "VarHandleOp"
 _FOLDED = re.compile(r"(?P<op>.+)__[0-9]{1,9}__cf__(?P<number>[0-9]{1,9})", re.DOTALL)
 #: The name that a session gives to what is fed in the place of an output.
 _FED = re.compile(r"_arg_(?P<op>.+)_(?P<slot>[0-9]{1,6})_[0-9]{1,9}", re.DOTALL)
+#: Ops that put out what they are fed, in another shape at most. Runs have no dump of them, and look through them.
+_PASSES_ON = frozenset({"Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "ReadVariableOp"})
+#: Ops that put out the input that comes: that of the branch that ran, or of a loop.
+_JOINS = frozenset({"Merge", "RefMerge"})
 #: What initialises a variable, if it is given nothing that the step computes.
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 
@@ -182,7 +186,6 @@ class _Step:
         self._file = file
         self._graph = self._with_most_ops(file.graphs)
         self._ops = self._graph.ops
-        self._by_name = self._graph.by_name
         slots: dict[str, set[int]] = {}
         for golden in side.files:
             slots.setdefault(golden.op_name, set()).add(golden.index)
@@ -205,6 +208,10 @@ class _Step:
                 is_its_own = op.name not in ambiguous or side.has_real_name(op.name, slot)
                 if golden_file is not None and is_its_own:
                     listed[slot] = golden_file
+        self._ops = tuple(map(self._as_it_ran, self._ops))
+        self._by_name = {op.name: op for op in reversed(self._ops)}
+        #: Ops that read a variable after it was updated by an op that does not put it out.
+        self._late: set[str] = set()
         self._readers: dict[str, list[Op]] = {}
         for op in self._ops:
             for edge in _data_edges(op):
@@ -213,8 +220,14 @@ class _Step:
             flat = flatten(op.name)
             if not self._files[op.name] and op.name not in ambiguous:
                 self._files[op.name] = fed.get(flat) or self._outputs_of(op, folded.get(flat, []))
-
         self._files |= self._merged()
+
+    def _as_it_ran(self, op: Op) -> Op:
+        """Return what joins two branches as passing on that of the branch that ran."""
+        taken = [edge for edge in _data_edges(op) if edge.index in self._files.get(edge.producer, {})]
+        if op.type not in _JOINS or len(taken) != 1 or len(op.inputs) == 1:
+            return op
+        return replace(op, type="Identity", inputs=(taken[0],))
 
     def _merged(self) -> dict[str, dict[int, BenchmarkFile]]:
         """Return the tensors of ops that TensorFlow merged into others, which compute the same of the same inputs."""
@@ -248,8 +261,12 @@ class _Step:
         return max(graphs, key=lambda graph: len(dumped & {flatten(op.name) for op in graph.ops}))
 
     def build(self) -> BenchmarkStep:
+        dumped = {name for name, files in self._files.items() if files}
+        setup = self._only_for_setup(dumped)
+        updates = {op.name for op in self._ops if op.name not in setup and self._is_update(op, dumped)}
+        kept = self._with_what_they_read(updates | dumped - setup)
+        self._connect_updates(updates)
         self._files |= self._variables()
-        kept = self._of_the_step()
         outputs = {op.name: self._descs(op) for op in self._ops if op.name in kept}
         ops = [
             described(self._as_variable(op), outputs) for op in self._ops if op.name in kept
@@ -257,10 +274,26 @@ class _Step:
         graph = Graph(name=self._graph.name, ops=tuple(ops), attrs=self._graph.attrs)
         leaf = DumpLeaf(path=self._side.root, files=tuple(self._dump_files(ops)))
         file = GraphFile(path=self._file.path, graphs=(graph,), notes=self._file.notes)
-        return BenchmarkStep(file=file, leaf=leaf, side=self._side, notes=(*self._side.notes, *file.notes))
+        notes = (*self._side.notes, *file.notes)
+        without = [op.name for op in ops if not self._files[op.name] and self._is_removed(op)]
+        if without:
+            notes = (*notes, Message("note.data.optimized_away", count=len(without), first=without[0]))
+        return BenchmarkStep(file=file, leaf=leaf, side=self._side, notes=notes)
+
+    @staticmethod
+    def _is_removed(op: Op) -> bool:
+        """Return whether an op without tensors computed something, if TensorFlow did not take it out."""
+        return (
+            not updated_inputs(op.type) and op.type not in _PASSES_ON | _CONSTANTS and table.find(op.type) is not None
+        )
 
     def _dump_files(self, ops: Iterable[Op]) -> Iterator[DumpFile]:
+        """Yield the tensors by op; of what is only passed on that which was put out first."""
+        is_there = {(name, index) for name, files in self._files.items() for index in files}
         for op in ops:
+            passed = next(_data_edges(op), None) if op.type in _PASSES_ON and op.name not in self._late else None
+            if passed is not None and (passed.producer, passed.index) in is_there:
+                continue
             for index, golden in sorted(self._files[op.name].items()):
                 name = DumpName(op_type=op.type, op_name=flatten(op.name), task_id=0, timestamp=golden.timestamp)
                 yield DumpFile(path=golden.path, name=name, output=index)
@@ -278,31 +311,52 @@ class _Step:
     def _as_variable(self, op: Op) -> Op:
         return replace(op, type=_HANDLE) if op.type in _PLACEHOLDERS and self._is_handle(op) else op
 
-    def _variables(self) -> dict[str, dict[int, BenchmarkFile]]:
-        """Return what variables were before the step: what first reads them, before anything changes them."""
-        files: dict[str, dict[int, BenchmarkFile]] = {}
-        changed: set[str] = set()
+    def _connect_updates(self, updates: set[str]) -> None:
+        """Make ops that read a variable after its update read what the update puts out, which is the variable then."""
+        bits = {name: 1 << number for number, name in enumerate(sorted(updates))}
+        #: Which updates ran before each op, by the edges of the graph.
+        before: dict[str, int] = {}
+        #: The updates of each variable in their order; "" where it is no output of the op.
+        updated: dict[str, list[tuple[int, str]]] = {}
+        ops: list[Op] = []
         for op in self._ops:
-            handles = {edge.producer for edge in _data_edges(op)}
-            if op.type == _READ:
-                for name in handles - changed - files.keys():
-                    handle = self._by_name.get(name)
-                    golden = self._files[op.name].get(0)
-                    if handle is not None and golden is not None and not self._files[name] and self._is_handle(handle):
-                        files[name] = {0: golden}
-            elif updated_inputs(op.type):
-                changed |= handles
+            done = 0
+            for name in (*(edge.producer for edge in _data_edges(op)), *op.control_inputs):
+                done |= before.get(name, 0)
+            before[op.name] = done | bits.get(op.name, 0)
+            inputs: list[Edge | None] = []
+            for edge in op.inputs:
+                last = _last(updated.get(edge.producer, ()), done) if edge is not None and not edge.index else None
+                if last == "":
+                    self._late.add(op.name)
+                inputs.append(Edge(producer=last, index=0) if last else edge)
+                if last and op.type in _PASSES_ON and self._files[op.name] and not self._files[last]:
+                    self._files[last] = {0: self._files[op.name][0]}
+            for edge in _data_edges(op) if op.name in updates else ():
+                variable = self._by_name.get(edge.producer)
+                if variable is not None and self._is_given(variable):
+                    is_output = edge is op.inputs[0]
+                    updated.setdefault(edge.producer, []).append((bits[op.name], op.name if is_output else ""))
+            ops.append(replace(op, inputs=tuple(inputs)) if inputs != list(op.inputs) else op)
+        self._ops = tuple(ops)
+
+    def _variables(self) -> dict[str, dict[int, BenchmarkFile]]:
+        """Return what variables were before the step: what reads them, before anything changes them."""
+        files: dict[str, dict[int, BenchmarkFile]] = {}
+        for op in self._ops:
+            golden = self._files[op.name].get(0) if op.type == _READ and op.name not in self._late else None
+            for edge in _data_edges(op) if golden is not None else ():
+                handle = self._by_name.get(edge.producer)
+                if golden is not None and handle is not None and not self._files[edge.producer]:
+                    files.setdefault(edge.producer, {0: golden})
         return files
 
     # --- which ops ran ---
 
-    def _of_the_step(self) -> set[str]:
-        """Return the ops that ran in the step: those with tensors, what these read, and updates of variables."""
-        dumped = {op.name for op in self._ops if self._files[op.name]}
-        setup = self._only_for_setup(dumped)
+    def _with_what_they_read(self, names: set[str]) -> set[str]:
+        """Return ops, and all whose outputs reach them."""
         kept: set[str] = set()
-        waiting = [name for name in dumped if name not in setup]
-        waiting += [op.name for op in self._ops if op.name not in setup and self._is_update(op, dumped)]
+        waiting = list(names)
         while waiting:
             name = waiting.pop()
             if name not in kept:
@@ -312,9 +366,11 @@ class _Step:
         return kept
 
     def _is_update(self, op: Op, dumped: set[str]) -> bool:
-        """Return whether an op without outputs changed a variable by something that was computed in the step."""
+        """Return whether an op changed a variable in the step: it was dumped, or what it is computed of was."""
         if not updated_inputs(op.type):
             return False
+        if op.name in dumped:
+            return True
         producers = [self._by_name.get(edge.producer) for edge in _data_edges(op)]
         read = [each for each in producers if each is not None and not self._is_given(each)]
         return bool(read) and all(each.name in dumped for each in read)
@@ -371,6 +427,11 @@ def _told(value: object) -> str:
 
 def _is_data(op: Op) -> bool:
     return "GetNext" in op.type or "Dequeue" in op.type
+
+
+def _last(updates: Sequence[tuple[int, str]], done: int) -> str | None:
+    """Return the last of a variable's updates that is done; None if none is."""
+    return next((name for bit, name in reversed(updates) if bit & done), None)
 
 
 def _data_edges(op: Op) -> Iterator[Edge]:

@@ -55,7 +55,7 @@ def exact_output(array: Array) -> Outputs:
 
 @op(
     "Identity", "TransData", "TransDataRNN", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics",
-    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove",
+    "PlaceholderWithDefault", "Data", "ReadVariableOp", "MemcpyAsync", "TensorMove", "EnsureShape",
     kind=Kind.EXACT, inputs=("x",),
 )  # fmt: skip
 def identity(call: Call) -> Outputs:
@@ -67,6 +67,13 @@ def identity(call: Call) -> Outputs:
 def identities(call: Call) -> Outputs:
     """All inputs."""
     return [Output(array=needed(call, slot).array) for slot in range(len(call.inputs))]
+
+
+@op("Switch", "RefSwitch", kind=Kind.EXACT, inputs=("data", "pred"))
+def switch(call: Call) -> Outputs:
+    """The input as the second output if it is to go that way, else as the first; the other one is not computed."""
+    taken = Output(array=needed(call, 0).array)
+    return [None, taken] if typed(call, 1, "b").all() else [taken, None]
 
 
 _WHOLE = {name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")}
@@ -210,6 +217,17 @@ def stitched(call: Call) -> Outputs:
     for each, part in zip(places, rows, strict=True):
         y[each.reshape(-1)] = part.reshape(-1, *shape)
     return exact_output(y)
+
+
+@op("Unique", kind=Kind.EXACT, inputs=("x",))
+def distinct_values(call: Call) -> Outputs:
+    """The values in the order in which they first come, and which of these each element is."""
+    x = needed(call, 0).array
+    if x.ndim != 1:
+        raise NotComputedError("axis_count", name="x", number=x.ndim, limit=1)
+    _, first, place = np.unique(x, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    return [Output(array=x[first[order]]), Output(array=np.argsort(order, kind="stable")[place.reshape(-1)])]
 
 
 def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
