@@ -187,7 +187,9 @@ def _run_pytorch(
         golden=str(truth.golden),
     )
     output.print_line(made)
+    if args.generate_only:
+        return DONE
     if args.pytorch:  # whose benchmark tells how its calls hang together
         command = f"{output.command or program()} --data {quote(str(root))} preflight"
         output.print_line(text("screen.cli.demo_preflight", command=command))
-    return DONE if args.generate_only else _find(session, root, truth.culprit, "wrong", _COMPARE, output)
+    return _find(session, root, truth.culprit, "wrong", _COMPARE, output)
