@@ -138,6 +138,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["bare"], "no TensorFlow graph"),
         (["gpu/step0/rank0", "--bound-loss", "0"], "must be a relative error above 0"),
         (["gpu/step0/rank0", "--write", "precision_data/npu/debug_0/dump"], "holds dumps"),
+        (["gpu/step0/rank0", "--write", "gpu/step0/rank0/new"], "holds dumps"),
+        (["gpu/step0/rank0", "-o", "gpu/step0/rank0/p.html"], "holds dumps"),
     ],
 )
 def test_what_cannot_be_told_is_an_error_that_says_what_to_do(words: list[str], said: str, several: Path) -> None:

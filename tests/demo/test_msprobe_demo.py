@@ -269,6 +269,7 @@ def test_the_command_finds_what_was_computed_wrong(tmp_path: Path) -> None:
     assert (data / "npu" / LEAF / "dump.json").is_file()
     assert json.loads((data / "truth.json").read_text())["seed"] == 3
     assert "--data 'x y/precision_data' ac -c" in run.text
+    assert "--data 'x y/precision_data' preflight" in run.text
     assert run.text.endswith("truth of this demo: Functional.gelu.1.forward was computed incorrectly")
     since = tool("ac", "-c", "--since", "--json", cwd=tmp_path / "x y").json["since"]
     assert since["culprit"] == "Functional.gelu.1.forward"

@@ -189,8 +189,7 @@ def _run_pytorch(
     output.print_line(made)
     if args.generate_only:
         return DONE
-    code = _find(session, root, truth.culprit, "wrong", _COMPARE, output)
     if args.pytorch:  # whose benchmark tells how its calls hang together
         command = f"{output.command or program()} --data {quote(str(root))} preflight"
         output.print_line(text("screen.cli.demo_preflight", command=command))
-    return code
+    return _find(session, root, truth.culprit, "wrong", _COMPARE, output)

@@ -86,10 +86,12 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.view.console import ProgressReport
     from precision_tool.lib.view.verdict_screen import NextSteps
 
-    folder = _checked_folder(session, args.write)
     session.step = _number(args.step, session.step)
     session.rank = _number(args.rank, session.rank)
     opened = open_step(session.workspace, args.folder, args.graph, step=session.step, rank=session.rank)
+    folder = _checked_folder(session, args.write, opened.source)
+    if args.output:
+        _checked_folder(session, posixpath.dirname(args.output) or ".", opened.source)
     options = {"bound_loss": args.bound_loss, "bound_gradients": args.bound_gradients, "seconds": args.seconds}
     given = {name: value for name, value in options.items() if value is not None}
     with ProgressReport(output.err, "emulating") as progress:
@@ -129,7 +131,7 @@ def _number(given: int | None, kept: int | None) -> int | None:
     return kept if given is None else None if given == ALL else given
 
 
-def _checked_folder(session: Session, folder: str | None) -> str | None:
+def _checked_folder(session: Session, folder: str | None, dump: str) -> str | None:
     """Return where files are to be written, absolute; None for nowhere. UsageError for a place among dumps."""
     if folder is None:
         return None
@@ -137,7 +139,7 @@ def _checked_folder(session: Session, folder: str | None) -> str | None:
         return posixpath.abspath(str(session.workspace.output_dir()))
     path = posixpath.abspath(posixpath.expanduser(folder))
     check_local(path)
-    session.workspace.check_outside_dumps(path)
+    session.workspace.check_outside_dumps(path, dump)
     return path
 
 
