@@ -102,6 +102,9 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             "show one op: graph, neighbours, dumped tensors; -s draws it",
             many_folders=True,
         ),
+        Word(
+            "whatif", "OP ... [DIR]", "mend an op and recompute what is behind it: how much of the deviation goes away"
+        ),
         Word("repro", "OP [DIR]", "build a reproduction package of one op, with a script that shows its error"),
         Word(
             "graphs",

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.diagnose.divergence import is_random
-from precision_tool.lib.diagnose.error_shape import UNIT, flat_doubles, norm
+from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, is_fused
 from precision_tool.lib.diagnose.headroom import is_gradient_name
 from precision_tool.lib.diagnose.op_values import PASSING, Loaded, NoValueError, OpInputs, Root, Slot
@@ -55,18 +55,26 @@ class Rounding:
         Type that its floating-point inputs are rounded to first; "" for as they are stored.
     output : str
         Type that its floating-point results are stored in; "" for the recorded one.
-    keeps_error : bool
+    keeps_error : bool or None
         Whether the op's own recorded error stays: what changes is f(changed inputs) − f(recorded inputs), added to the
-        recorded result.
+        recorded result. None: where that error is no rounding (`StepEmulator.unlike`).
+    is_exact : bool
+        Whether it is computed in float64.
+    is_wide : bool
+        Whether results that their type cannot hold are stored in float32.
     """
 
     inputs: str = ""
     output: str = ""
-    keeps_error: bool = False
+    keeps_error: bool | None = None
+    is_exact: bool = False
+    is_wide: bool = False
 
 
 #: Computes an op as it was: from its inputs as they are stored, into the type in which its results were recorded.
 AS_RECORDED = Rounding()
+#: Computes what an op should have put out.
+MENDED = Rounding(keeps_error=False, is_exact=True, is_wide=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,12 +452,14 @@ class StepEmulator:
                 scale = scale_of(op)
                 if rounding.inputs:
                     op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
-                unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)
-                if rounding.keeps_error or id(op) in self.unlike:
+                formula = self._formula(op, op_inputs)
+                if rounding.is_exact:
+                    op_inputs.widen()
+                unrounded = self._run(formula, op_inputs.inputs)
+                if id(op) in self.unlike if rounding.keeps_error is None else rounding.keeps_error:
                     unrounded = self._with_error(op, unrounded)
                 outputs = {
-                    slot: stored_in(array, rounding.output or self.dtype_of(Root(op, slot)), scale)
-                    for slot, array in unrounded.items()
+                    slot: self._stored(Root(op, slot), array, rounding, scale) for slot, array in unrounded.items()
                 }
         except (NotComputedError, NoValueError) as error:
             return error.reason
@@ -460,6 +470,17 @@ class StepEmulator:
         except FORMULA_ERRORS as error:
             return reason_of(error)
         return Computed(op=op, inputs=op_inputs.inputs, outputs=outputs, unrounded=unrounded)
+
+    def _stored(self, root: Root, array: Array, rounding: Rounding, scale: float) -> Array:
+        dtype = rounding.output or self.dtype_of(root)
+        if not is_beyond(array, dtype):
+            return stored_in(array, dtype, scale)
+        if rounding.is_wide:
+            return stored_in(array, "float32")
+        recorded = self.recorded(root) if not rounding.output else None
+        if recorded is not None and _saturates(recorded):
+            array = np.clip(array, -LIMIT[dtype], LIMIT[dtype])
+        return stored_in(array, dtype, scale)
 
     def _rounded_inputs(
         self, op: Op, inputs: Mapping[int, Input], dtype: str, scale_of: Callable[[Op], float]
@@ -490,6 +511,20 @@ class StepEmulator:
         return moved
 
 
+def is_beyond(array: Array, dtype: str) -> bool:
+    """Return whether a type of 16 bits cannot hold some of these finite numbers."""
+    if array.dtype.kind != "f" or dtype not in ("float16", "bfloat16"):
+        return False
+    return bool((np.isfinite(array) & (np.abs(array) > LIMIT[dtype])).any())
+
+
+def _saturates(recorded: Input) -> bool:
+    """Return whether results beyond a type became its largest number."""
+    array = recorded.array
+    limit = LIMIT.get(recorded.dtype, inf)
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (np.abs(array) >= limit).any())
+
+
 def _narrow(tensor: Input) -> Input:
     """Return a tensor in float32, unless its type holds more."""
     if tensor.array.dtype == np.float64 and tensor.dtype != "float64":
@@ -510,6 +545,8 @@ def _distance(results: Mapping[int, Output], recorded: Mapping[int, Input]) -> f
         if have.array.size != output.array.size:
             return inf
         x, y = flat_doubles(output.array), flat_doubles(have.array)
+        if _saturates(have):
+            x = np.clip(x, -LIMIT[have.dtype], LIMIT[have.dtype])
         finite = np.isfinite(x) & np.isfinite(y)
         size = norm(y[finite])
         off = norm(x[finite] - y[finite])

@@ -33,6 +33,7 @@ from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, EvidenceKind
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, StepText
+from precision_tool.lib.diagnose.whatif import Stop, WhatIf
 from precision_tool.lib.io.opdebug import UnitStatus
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError, shown
@@ -429,6 +430,11 @@ def _profile(kinds: _Parts) -> Part:
     })  # fmt: skip
 
 
+def _whatif(kinds: _Parts) -> Part:
+    result = kinds.record(WhatIf, stopped=[kinds.record(Stop, reason=str)], conclusion=str)
+    return kinds.object("Whatif", {"alone": [result], "together": _either(NULL, result)})
+
+
 def _h5_op(kinds: _Parts) -> dict[str, Any]:
     value = kinds.object("H5Value", {
         "name": str, "direction": {"enum": ["input", "output"]}, "kind": str, "pytorch_type": str | int | None,
@@ -571,7 +577,7 @@ def _toolkit(kinds: _Parts) -> Part:
 COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
     "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs, "pt": _pt, "cp": _cp, "dc": _dc,
-    "h5copy": _h5copy, "toolkit": _toolkit,
+    "h5copy": _h5copy, "toolkit": _toolkit, "whatif": _whatif,
 }  # fmt: skip
 
 
