@@ -331,6 +331,7 @@ class Session:
         *,
         options: CompareOptions | None = None,
         resources: Resources | None = None,
+        prove: bool = False,
     ) -> DiagnosisResult:
         """Compare, check everything and name the op that computes wrong, as `ac -c`; results are written as there.
 
@@ -343,6 +344,9 @@ class Session:
             The graph, the threshold, a selection of ops; by default the threshold of the settings.
         resources : Resources, optional
             Who shares the work; by default as many workers as the settings say.
+        prove : bool
+            Whether to mend each culprit and recompute what is behind it, as `ac --prove`: the `evidence` says how much
+            of the deviation it explains.
 
         Returns
         -------
@@ -376,7 +380,7 @@ class Session:
         graph = options.graph
         checks = all_checks(self.data, analyses or (), options.threshold, npu=npu, graph=graph)
         with self._working("recomputing", resources) as shared:
-            judged = judge(self.data, analyses, options.threshold, shared, npu=npu, graph=graph)
+            judged = judge(self.data, analyses, options.threshold, shared, npu=npu, graph=graph, prove=prove)
         diagnoses, checks = with_checks(judged, checks)
         if any(diagnosis.verdict is not None and diagnosis.verdict.run for diagnosis in diagnoses):
             forget_second_run(self.workspace)

@@ -11,6 +11,7 @@ from command_line import fingerprint, tool
 from tiny_network import Network, Part, binary, cast, matmul, numbers, source, unary
 
 from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.diagnose.verdict_model import Suspect
 from precision_tool.lib.diagnose.whatif import Effect, Source, WhatIf
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError
@@ -153,6 +154,44 @@ def test_without_a_benchmark_it_says_what_changes(tmp_path: Path) -> None:
     assert result.before is None
     with pytest.raises(DataNotFoundError):
         what_if(folder, "IteratorGetNext")
+
+
+def hidden(array: Array) -> Array:
+    """Only what a Relu takes away is wrong."""
+    return np.asarray(np.where(array < 0, 2 * array, array), array.dtype)
+
+
+def diagnosed(folder: Path, *, prove: bool) -> dict[str, Suspect]:
+    session = Session(load_settings({"data": str(folder), "work": str(folder / "work")}))
+    return {suspect.culprit: suspect for suspect in session.diagnose(prove=prove).suspects}
+
+
+def test_a_proof_tells_two_faults_apart_and_drops_what_explains_nothing(tmp_path: Path) -> None:
+    made = network().with_part("right", wrong=larger).with_part("left", wrong=larger)
+    both = diagnosed(made.write(tmp_path / "both"), prove=True)
+    shares = {name: suspect.fact("mended_share") for name, suspect in both.items()}
+    assert set(shares) == {"left", "right"}
+    assert all(0.1 < share < 0.9 for share in shares.values())
+    assert [suspect.fact("mending") for suspect in both.values()] == ["partly", "partly"]
+    assert next(iter(both.values())).fact("mended_together_share") > 0.99
+
+    parts = (*made.parts, unary("negative", "Tanh", "left"), unary("cut", "Relu", "negative"))
+    idle = Network(parts=parts).with_part("left", wrong=None).with_part("negative", wrong=hidden)
+    assert set(diagnosed(idle.write(tmp_path / "idle"), prove=False)) == {"right", "negative"}
+    (only,) = diagnosed(tmp_path / "idle", prove=True).values()
+    assert only.culprit == "right"
+    assert only.fact("mending") == "explains"
+    assert only.fact("explain_nothing") == (("negative", "kernel"),)
+
+
+def test_the_proof_is_kept_with_the_verdict(tmp_path: Path) -> None:
+    network().with_part("left", wrong=larger).write(tmp_path / "precision_data")
+    assert "mended" not in tool("ac", "-c", "--json", cwd=tmp_path).results[0]["verdict"]["evidence"]
+    proven = tool("ac", "--prove", "--json", cwd=tmp_path).results[0]["verdict"]["evidence"]
+    assert proven["mending"] == "explains"
+    assert "with this op mended, the loss is" in proven["mended"]
+    assert tool("ac", "--json", cwd=tmp_path).results[0]["verdict"]["evidence"] == proven
+    assert "with this op mended, the loss is" in tool("ac", cwd=tmp_path).text
 
 
 def test_the_command(tmp_path: Path) -> None:

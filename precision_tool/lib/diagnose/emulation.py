@@ -299,10 +299,21 @@ class StepEmulator:
         return reason
 
     def trust(self, op: Op, formula: Formula) -> None:
-        """Use this formula for an op, however far the op is from it: its recorded error is kept."""
-        self.uncomputable.pop(id(op), None)
-        self._chosen[id(op)] = formula
+        """Use this formula for an op, however far the op is from it: its recorded error is kept.
+
+        NotComputedError for a recorded call that has no such formula with its inputs as they are stored.
+        """
         op_inputs = self.inputs_of(op)
+        chosen: Formula | int = formula
+        if op.recorded is not None:
+            formulas = self.recomputer.candidates.formulas(op, op_inputs, self._recorded_outputs(op), no_search=True)
+            wanted = formula.how, formula.is_certain
+            number = next((n for n, each in enumerate(formulas) if (each.how, each.is_certain) == wanted), None)
+            if number is None:
+                raise NotComputedError("no_formula", op_type=op.type)
+            chosen = number
+        self.uncomputable.pop(id(op), None)
+        self._chosen[id(op)] = chosen
         distance = _distance(formula.run(op_inputs.inputs), self._recorded_outputs(op))
         if distance > _UNLIKE:
             self.unlike[id(op)] = distance
@@ -317,6 +328,7 @@ class StepEmulator:
         recorded = self._recorded_outputs(op)
         reason = Message("reason.no_formula", op_type=op.type)
         best: tuple[float, int, Formula] | None = None
+        certain: tuple[float, int, Formula] | None = None
         # What fused ops compute may have to be searched, which takes long: only where nothing tells it.
         for no_search in (True, False) if is_fused(op) else (True,):
             try:
@@ -329,11 +341,15 @@ class StepEmulator:
                         continue
                     if best is None or distance < best[0]:
                         best = distance, number, formula
+                    if certain is None and formula.is_certain and len(formula.stages) == 1:
+                        certain = distance, number, formula
                     if distance <= _UNLIKE / 4:
                         break
             except (NotComputedError, NoValueError) as error:
                 reason = error.reason
-            if best is not None and (best[0] <= _UNLIKE or (best[2].is_certain and len(best[2].stages) == 1)):
+            if best is not None and best[0] > _UNLIKE and certain is not None:
+                best = certain
+            if best is not None and (best[0] <= _UNLIKE or best is certain):
                 self._chosen[id(op)] = best[2] if op.recorded is None else best[1]
                 if best[0] > _UNLIKE:
                     self.unlike[id(op)] = best[0]

@@ -17,6 +17,7 @@ import numpy as np
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, NoBenchmark
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph
+from precision_tool.lib.data.msprobe_ops import UNRECORDED
 from precision_tool.lib.diagnose.checked_ops import references_of
 from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.emulation import MENDED, Array, Computed, Key, Rounding, StepEmulator, is_beyond
@@ -30,6 +31,7 @@ from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops.base import NotComputedError
 
 #: Times the rounding of the types behind an op, and times the emulation's own error, that a change is more than.
 _ROUNDINGS, _NOISES = 8.0, 4.0
@@ -265,9 +267,10 @@ class Replay:
         judged = self._recomputer.examine(op)
         if judged.formula is None:
             return self.emulator.check(op)
-        if op.recorded is not None:  # its formulas are bound to its numbers
+        try:
+            self.emulator.trust(op, judged.formula)
+        except NotComputedError:
             return self.emulator.check(op)
-        self.emulator.trust(op, judged.formula)
         return None
 
     def _spoiled_inputs(self, op: Op) -> dict[Key, Array]:
@@ -352,17 +355,27 @@ class Replay:
         loss = targets.get(self.emulator.loss.key) if self.emulator.loss is not None else None
         outputs = tuple(targets[root.key] for root in self.emulator.last_roots if root.key in targets)
         explained, by_loss = _explained(loss, outputs)
-        stops = tuple(
-            Stop(op=op.name, reason=reason, behind=len(self._behind([op], [])))
-            for op, reason in watch.stopped
-        )  # fmt: skip
+        stops = self._stops(watch, behind)
         return WhatIf(
             ops=tuple(op.name for op in ops), sources=tuple(mend.source for mend in mends),
             effect=_effect(loss, outputs, explained, is_stopped=bool(stops)), loss=loss, outputs=outputs,
             explained=explained, by_loss=by_loss, before=watch.before, after=watch.after,
-            computed=watch.computed, behind=len(behind), stopped=stops, is_wide=watch.is_wide,
-            seconds=time.monotonic() - start,
+            computed=watch.computed, behind=sum(id(op) in self._computing for op in behind),
+            stopped=stops, is_wide=watch.is_wide, seconds=time.monotonic() - start,
         )  # fmt: skip
+
+    def _stops(self, watch: _Watch, behind: Sequence[Op]) -> tuple[Stop, ...]:
+        """Return where changes are lost: at ops without a formula, and where calls were not recorded."""
+        stops, lost = [], set()
+        unrecorded = [(op, Message("reason.unrecorded")) for op in behind if op.type == UNRECORDED]
+        for op, reason in (*watch.stopped, *unrecorded):
+            if id(op) in lost:
+                continue
+            after = self._behind([op], [])
+            lost |= {id(other) for other in after if other.type == UNRECORDED}
+            count = sum(id(other) in self._computing for other in after)
+            stops.append(Stop(op=op.name, reason=reason, behind=count))
+        return tuple(stops)
 
     def _wanted(self) -> list[Root]:
         loss = self.emulator.loss
@@ -401,8 +414,9 @@ class Replay:
         """Return the ops that depend on what changes, in order."""
         keys = {root.key for root in self._outputs(ops)} | {key for mend in mends for key in mend.given}
         own, behind = {id(op) for op in ops}, []
-        for op in self.emulator.ops:
-            if any(root.key in keys for root in self.values.producers(op)):
+        for op in self.values.ops:
+            is_read = id(op) in self._computing or op.type == UNRECORDED
+            if is_read and any(root.key in keys for root in self.values.producers(op)):
                 keys |= {root.key for root in self._outputs([op])}
                 if id(op) not in own:
                     behind.append(op)
@@ -539,6 +553,34 @@ def _effect(loss: Target | None, outputs: Sequence[Target], explained: float | N
     if explained >= _ALL:
         return Effect.EXPLAINS
     return Effect.PARTLY if explained > _SOME else Effect.NO_NEARER
+
+
+def conclusion(result: WhatIf) -> Message:
+    """Return what mending does, in one sentence."""
+    target = _told(result)
+    if target is None:
+        return Message(f"screen.view.whatif.effect.{result.effect}", count=len(result.ops))
+    share = result.explained if result.effect is not Effect.CHANGES else None
+    if target.dumped is not None:
+        value = Message(
+            "screen.view.whatif.number", loss=target is result.loss, tensor=target.name, mended=target.mended,
+            benchmark=target.benchmark, dumped=target.dumped,
+        )  # fmt: skip
+    elif target.deviation is None:
+        value = Message("screen.view.whatif.changed", tensor=target.name, change=target.change)
+    else:
+        value = Message("screen.view.whatif.distance", tensor=target.name, left=target.left, dumped=target.deviation)
+    return Message(f"screen.view.whatif.effect.{result.effect}", count=len(result.ops), value=value, explained=share)
+
+
+def _told(result: WhatIf) -> Target | None:
+    """Return the tensor that tells what mending does: the loss where it changes, else the one that changes most."""
+    if result.effect in (Effect.NOTHING, Effect.STOPPED):
+        return None
+    if result.loss is not None and result.loss.is_changed:
+        return result.loss
+    changed = [target for target in result.outputs if target.is_changed]
+    return max(changed, key=lambda target: target.change, default=None)
 
 
 def replay_of(data: DataFolder, run: RunGraph) -> Replay:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from precision_tool.lib.diagnose.whatif import Effect, Lowest, Target, WhatIf
+from precision_tool.lib.diagnose.whatif import Effect, Lowest, WhatIf, conclusion
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.view.tables import NUMBERS, Box, NameTable, Prose
 from precision_tool.lib.view.text import LabelledLines, Line, json_text, labelled, plain, safe, shown
@@ -21,34 +21,6 @@ _STYLES = {
 }  # fmt: skip
 #: Final tensors that are listed.
 _MOST = 10
-
-
-def conclusion(result: WhatIf) -> Message:
-    """Return what mending does, in one sentence."""
-    target = _told(result)
-    if target is None:
-        return Message(f"screen.view.whatif.effect.{result.effect}", count=len(result.ops))
-    share = result.explained if result.effect is not Effect.CHANGES else None
-    if target.dumped is not None:
-        value = Message(
-            "screen.view.whatif.number", loss=target is result.loss, tensor=target.name, mended=target.mended,
-            benchmark=target.benchmark, dumped=target.dumped,
-        )  # fmt: skip
-    elif target.deviation is None:
-        value = Message("screen.view.whatif.changed", tensor=target.name, change=target.change)
-    else:
-        value = Message("screen.view.whatif.distance", tensor=target.name, left=target.left, dumped=target.deviation)
-    return Message(f"screen.view.whatif.effect.{result.effect}", count=len(result.ops), value=value, explained=share)
-
-
-def _told(result: WhatIf) -> Target | None:
-    """Return the tensor that tells what mending does: the loss where it changes, else the one that changes most."""
-    if result.effect in (Effect.NOTHING, Effect.STOPPED):
-        return None
-    if result.loss is not None and result.loss.is_changed:
-        return result.loss
-    changed = [target for target in result.outputs if target.is_changed]
-    return max(changed, key=lambda target: target.change, default=None)
 
 
 def whatif_block(result: WhatIf) -> RenderableType:
