@@ -109,6 +109,9 @@ def test_next_steps_name_the_dumps_that_were_named(tmp_path: Path) -> None:
     shown = tool("ac", "-lt", "there/npu", "-rt", "there/gpu", cwd=tmp_path).out
     assert f"--data there/npu ni {CULPRIT}" in shown
     assert "ac -c --since -lt there/npu -rt there/gpu" in shown
+    assert "ac --prove -lt there/npu -rt there/gpu" in shown
+    named = ("-lt", "there/npu", "-rt", "there/gpu")
+    assert "mending" in tool("ac", "--prove", *named, "--json", cwd=tmp_path).results[0]["verdict"]["evidence"]
     assert tool("--data", "there/npu", "ni", CULPRIT, "--json", cwd=tmp_path).json["ops"][0]["module"] == MODULE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ from command_line import fingerprint, tool
 from tiny_network import Network, Part, binary, cast, matmul, numbers, source, unary
 
 from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.diagnose.prove import explains_nothing
 from precision_tool.lib.diagnose.verdict_model import Suspect
-from precision_tool.lib.diagnose.whatif import Effect, Source, WhatIf
+from precision_tool.lib.diagnose.whatif import Effect, Source, Stop, WhatIf
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.session import Session
@@ -182,6 +184,14 @@ def test_a_proof_tells_two_faults_apart_and_drops_what_explains_nothing(tmp_path
     assert only.culprit == "right"
     assert only.fact("mending") == "explains"
     assert only.fact("explain_nothing") == (("negative", "kernel"),)
+
+
+def test_a_fault_that_may_explain_something_is_not_dropped() -> None:
+    idle = WhatIf(ops=("a",), sources=(Source.RECOMPUTED,), effect=Effect.NOTHING, explained=0.0)
+    assert explains_nothing(idle)
+    assert not explains_nothing(replace(idle, explained=0.3))
+    assert not explains_nothing(replace(idle, stopped=(Stop(op="b", reason="", behind=2),)))
+    assert not explains_nothing(replace(idle, effect=Effect.NO_NEARER))
 
 
 def test_the_proof_is_kept_with_the_verdict(tmp_path: Path) -> None:

@@ -124,10 +124,20 @@ class _Proof:
 
     def _explains_nothing(self, alone: WhatIf | None, ops: Sequence[list[Op]], number: int, whole: WhatIf) -> bool:
         """Return whether a fault changes nothing by itself, nor where all others are mended."""
-        if alone is None or alone.effect is not Effect.NOTHING or alone.stopped:
+        if alone is None or not explains_nothing(alone):
             return False
         others = self._mended(_united([each for place, each in enumerate(ops) if place != number]))
         return others is not None and _is_same(others, whole)
+
+
+def explains_nothing(result: WhatIf) -> bool:
+    """Return whether mending changes nothing, as far as it is known, and takes none of the deviation away.
+
+    A small fault may change no more than rounding does, and yet account for some of the deviation.
+    """
+    if result.effect is not Effect.NOTHING or result.stopped:
+        return False
+    return result.explained is None or result.explained < _SOMETHING
 
 
 def _united(ops: Sequence[Sequence[Op]]) -> list[Op]:

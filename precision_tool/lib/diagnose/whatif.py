@@ -344,13 +344,11 @@ class Replay:
         control = self._run(ops, mends, _Watch(self, len(behind), 0, deadline, progress), is_mended=False)
         watch = _Watch(self, len(behind), 1, deadline, progress)
         mended = self._run(ops, mends, watch, is_mended=True)
-        unit = max(
-            (UNIT.get(self.emulator.dtype_of(root), 0.0) for root in self._outputs([*ops, *behind])), default=0.0
-        )
+        unit = max((UNIT.get(self.emulator.dtype_of(root), 0.0) for root in self.outputs([*ops, *behind])), default=0.0)
         reached = {id(op) for op in (*ops, *behind)}
         targets = {
             root.key: self._target(root, control[root.key], mended[root.key], unit, is_reached=id(root.op) in reached)
-            for root in self._wanted() if root.key in mended and root.key in control
+            for root in self.wanted() if root.key in mended and root.key in control
         }  # fmt: skip
         loss = targets.get(self.emulator.loss.key) if self.emulator.loss is not None else None
         outputs = tuple(targets[root.key] for root in self.emulator.last_roots if root.key in targets)
@@ -377,7 +375,8 @@ class Replay:
             stops.append(Stop(op=op.name, reason=reason, behind=count))
         return tuple(stops)
 
-    def _wanted(self) -> list[Root]:
+    def wanted(self) -> list[Root]:
+        """Return the loss, and the tensors in which the step ends."""
         loss = self.emulator.loss
         return [*([] if loss is None else [loss]), *self.emulator.last_roots]
 
@@ -390,7 +389,7 @@ class Replay:
                 given |= mend.given
                 computed |= {id(mend.op)} if mend.is_computed else set()
         else:
-            for root in self._outputs(ops):
+            for root in self.outputs(ops):
                 recorded = self.emulator.recorded(root)
                 if recorded is not None:
                     given[root.key] = recorded.array
@@ -404,20 +403,21 @@ class Replay:
             return _WIDE if watch.is_wide and id(op) in behind else None
 
         return self.emulator.run(
-            rounding_of, replaced=given, wanted=self._wanted(), on_op=watch.on_op, on_stop=watch.on_stop
+            rounding_of, replaced=given, wanted=self.wanted(), on_op=watch.on_op, on_stop=watch.on_stop
         ).values
 
-    def _outputs(self, ops: Iterable[Op]) -> list[Root]:
+    def outputs(self, ops: Iterable[Op]) -> list[Root]:
+        """Return the tensors that ops put out."""
         return [Root(op, index) for op in ops for index in range(max(len(op.output_descs), 1))]
 
     def _behind(self, ops: Sequence[Op], mends: Sequence[_Mend]) -> list[Op]:
         """Return the ops that depend on what changes, in order."""
-        keys = {root.key for root in self._outputs(ops)} | {key for mend in mends for key in mend.given}
+        keys = {root.key for root in self.outputs(ops)} | {key for mend in mends for key in mend.given}
         own, behind = {id(op) for op in ops}, []
         for op in self.values.ops:
             is_read = id(op) in self._computing or op.type == UNRECORDED
             if is_read and any(root.key in keys for root in self.values.producers(op)):
-                keys |= {root.key for root in self._outputs([op])}
+                keys |= {root.key for root in self.outputs([op])}
                 if id(op) not in own:
                     behind.append(op)
         return behind
@@ -546,13 +546,16 @@ def _explained(loss: Target | None, outputs: Sequence[Target]) -> tuple[float | 
 
 
 def _effect(loss: Target | None, outputs: Sequence[Target], explained: float | None, *, is_stopped: bool) -> Effect:
-    if not any(target.is_changed for target in (*outputs, *([] if loss is None else [loss]))):
+    is_changed = any(target.is_changed for target in (*outputs, *([] if loss is None else [loss])))
+    if not is_changed:
         return Effect.STOPPED if is_stopped else Effect.NOTHING
     if explained is None:
         return Effect.CHANGES
     if explained >= _ALL:
         return Effect.EXPLAINS
-    return Effect.PARTLY if explained > _SOME else Effect.NO_NEARER
+    if explained > _SOME:
+        return Effect.PARTLY
+    return Effect.STOPPED if is_stopped else Effect.NO_NEARER  # what is behind a stop might tell otherwise
 
 
 def conclusion(result: WhatIf) -> Message:
