@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.random_errors import RandomReport
     from precision_tool.lib.diagnose.study import Study
     from precision_tool.lib.diagnose.study_plan import StudyOptions
+    from precision_tool.lib.diagnose.whatif import WhatIf
     from precision_tool.lib.model.comparison import Pair
     from precision_tool.lib.model.graph import Op
     from precision_tool.lib.view.comparison_result import CompareResults
@@ -332,6 +333,7 @@ class Session:
         *,
         options: CompareOptions | None = None,
         resources: Resources | None = None,
+        prove: bool = False,
     ) -> DiagnosisResult:
         """Compare, check everything and name the op that computes wrong, as `ac -c`; results are written as there.
 
@@ -344,6 +346,9 @@ class Session:
             The graph, the threshold, a selection of ops; by default the threshold of the settings.
         resources : Resources, optional
             Who shares the work; by default as many workers as the settings say.
+        prove : bool
+            Whether to mend each culprit and recompute what is behind it, as `ac --prove`: the `evidence` says how much
+            of the deviation it explains.
 
         Returns
         -------
@@ -377,11 +382,38 @@ class Session:
         graph = options.graph
         checks = all_checks(self.data, analyses or (), options.threshold, npu=npu, graph=graph)
         with self._working("recomputing", resources) as shared:
-            judged = judge(self.data, analyses, options.threshold, shared, npu=npu, graph=graph)
+            judged = judge(self.data, analyses, options.threshold, shared, npu=npu, graph=graph, prove=prove)
         diagnoses, checks = with_checks(judged, checks)
         if any(diagnosis.verdict is not None and diagnosis.verdict.run for diagnosis in diagnoses):
             forget_second_run(self.workspace)
         return diagnosis_result(self.data, diagnoses, checks, npu, golden)
+
+    def what_if(self, *names: str, graph: str | None = None) -> tuple[WhatIf, ...]:
+        """Mend ops, recompute what is behind them, and return what is left of the deviation from the benchmark.
+
+        Parameters
+        ----------
+        *names : str
+            Ops, as for `find_ops`; data and variables too.
+        graph : str, optional
+            A graph file to look the ops up in.
+
+        Returns
+        -------
+        tuple of WhatIf
+            One for each op, and of several a last one with all of them mended: `effect`, `loss`, `outputs`, and
+            `explained`, the share of the deviation that goes away.
+
+        Raises
+        ------
+        DataNotFoundError, UsageError
+            There is no such op, it was not dumped, or nothing tells its right value.
+        """
+        from precision_tool.lib.diagnose.whatif import replay_of_ops
+
+        replay, ops = replay_of_ops(self.data, [_given(name) for name in names], graph)
+        alone = [replay.without([op]) for op in ops]
+        return (*alone, replay.without(ops)) if len(ops) > 1 else tuple(alone)
 
     @contextmanager
     def _working(self, what: str, resources: Resources | None) -> Iterator[Resources]:

@@ -77,11 +77,11 @@ def test_what_to_do_is_lines_of_pytorch(data: Path) -> None:
     verdict = tool("--data", "data", "ac", "--json", cwd=data).results[0]["verdict"]
     lines = commands(verdict)
     assert lines[:2] == [f"ni {CULPRIT}", f"repro {CULPRIT}"]
-    assert lines[-1] == "ac -c --since"
+    assert lines[-2:] == [f"whatif {CULPRIT}", "ac -c --since"]
     in_float32 = next(line for line in lines if "float()" in line)
     assert "model.get_submodule('blocks.0.act').float()" in in_float32
     assert 'torch.autocast("npu"' in in_float32
-    for line in lines[2:-1]:
+    for line in lines[2:-2]:
         compile(line, "advice", "exec")
 
 
@@ -109,6 +109,9 @@ def test_next_steps_name_the_dumps_that_were_named(tmp_path: Path) -> None:
     shown = tool("ac", "-lt", "there/npu", "-rt", "there/gpu", cwd=tmp_path).out
     assert f"--data there/npu ni {CULPRIT}" in shown
     assert "ac -c --since -lt there/npu -rt there/gpu" in shown
+    assert "ac --prove -lt there/npu -rt there/gpu" in shown
+    named = ("-lt", "there/npu", "-rt", "there/gpu")
+    assert "mending" in tool("ac", "--prove", *named, "--json", cwd=tmp_path).results[0]["verdict"]["evidence"]
     assert tool("--data", "there/npu", "ni", CULPRIT, "--json", cwd=tmp_path).json["ops"][0]["module"] == MODULE
 
 

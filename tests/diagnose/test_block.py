@@ -33,6 +33,7 @@ READY = {
             "config = npu_tf_config.session_dump_config(config, "
             "customize_dtypes={'one/MatMul': 'InputDtype:float,float,OutputDtype:float'})"
         ),
+        "precision-tool whatif one/MatMul",
         "precision-tool ac -c --since",
     ],
     "none": ["npu_tf_config.passport(sess, feed_dict)", "precision-tool ac -c"],

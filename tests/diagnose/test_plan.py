@@ -208,10 +208,10 @@ def test_a_gradient_in_a_fused_op_of_the_forward_pass_too_has_one_remedy() -> No
     """A smaller loss scale does nothing for the forward pass, and no line of the script makes a gradient."""
     names = ["fc/MatMul", "gradients/fc/MatMul_grad/MatMul"]
     steps = steps_for(Cause.OVERFLOW, culprit=names[1], script_ops=names, largest=1e6, limit=65504.0)
-    assert [step.line for step in steps] == ["overflow", "ac -c --since"]
+    assert [step.line for step in steps] == ["overflow", f"whatif {names[1]}", "ac -c --since"]
 
 
 def test_nan_of_infinities_is_no_matter_of_the_loss_scale() -> None:
     name = "gradients/x/mul"
     steps = steps_for(Cause.OVERFLOW, culprit=name, script_ops=[name], nan_op=name)
-    assert [step.line for step in steps] == [f"ni {name}", "ac -c --since"]
+    assert [step.line for step in steps] == [f"ni {name}", f"whatif {name}", "ac -c --since"]

@@ -234,7 +234,7 @@ def wrong_format(cwd: Path) -> None:
 CASES = {
     "kernel": of_network(
         layers().with_part("one/MatMul", wrong=narrowed), Action.LOOK_AT_OP, Action.REPORT_KERNEL,
-        Action.HIGH_PRECISION, Action.FLOAT32_KERNEL, Action.CHECK,
+        Action.HIGH_PRECISION, Action.FLOAT32_KERNEL, Action.WHAT_IF, Action.CHECK,
     ),
     "fusion": of_network(CAUSES["fusion"], Action.LOOK_AT_FUSED_OP, Action.SWITCH_PASS_OFF),
     "always on": of_network(
@@ -561,7 +561,7 @@ def test_steps_at_the_prompt_run_at_the_prompt(tmp_path: Path) -> None:
     layers().with_part("one/MatMul", wrong=narrowed).write(tmp_path / DATA)
     steps = printed_steps(at_the_prompt(tmp_path, "ac -c"))
     lines = [step.lines for step in steps if not step.lines.startswith("config = ")]
-    assert lines == ["ni one/MatMul", "repro one/MatMul", "ac -c --since"]
+    assert lines == ["ni one/MatMul", "repro one/MatMul", "whatif one/MatMul", "ac -c --since"]
     assert "still computes incorrectly" in " ".join(at_the_prompt(tmp_path, *lines).split())
 
 

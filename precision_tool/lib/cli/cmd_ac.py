@@ -49,7 +49,7 @@ _STUDY_REPORT = "report.html"
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "engine": "--engine", "verbose": "--verbose",
+    "since": "--since", "engine": "--engine", "verbose": "--verbose", "prove": "--prove",
 }  # fmt: skip
 
 
@@ -74,6 +74,11 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add(
         parser, "--report", metavar="FILE.html", nargs="?", const="", completes="file",
         help="also export the result as one HTML report (default: next to the result); `report` does so later",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prove", action="store_true",
+        help="mend each culprit and recompute everything behind it, as `whatif` does: how much of the deviation it "
+        "explains; a further fault that explains nothing is dropped from the verdict",
     )  # fmt: skip
     parser.add_argument(
         "--all", action="store_true",
@@ -279,7 +284,7 @@ def _diagnoses(
 
     The verdict on an earlier result is read where it is kept; a new one comes with the own errors in its rows and file.
     """
-    from precision_tool.lib.diagnose.judging import judge
+    from precision_tool.lib.diagnose.judging import judge, prove_stored
     from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.diagnose.stored_verdict import read_beside
 
@@ -289,14 +294,18 @@ def _diagnoses(
             for analysis in analyses
         ]
         if earlier and all(earlier) and args.profile is None:
-            return [
+            kept = [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
+            if not args.prove:
+                return kept
+            with ProgressReport(output.err, "recomputing") as progress:
+                return prove_stored(session.data, kept, flags.resources_of(session, args, progress=progress))
     with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
         diagnoses = judge(
             session.data, None if is_alone else analyses, args.threshold,
             flags.resources_of(session, args, executor, progress),
-            npu=args.left, graph=args.graph, profile=args.profile,
+            npu=args.left, graph=args.graph, profile=args.profile, prove=args.prove,
         )  # fmt: skip
     _note_unknown(session, args.profile, diagnoses)
     return diagnoses

@@ -113,6 +113,9 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             many_folders=True,
         ),
         Word(
+            "whatif", "OP ... [DIR]", "mend an op and recompute what is behind it: how much of the deviation goes away"
+        ),
+        Word(
             "repro",
             "OP [DIR] [--minimize [--run CMD]]",
             "build a reproduction package of one op, with a script that shows its error; --minimize shrinks it",

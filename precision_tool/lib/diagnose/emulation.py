@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.diagnose.divergence import is_random
-from precision_tool.lib.diagnose.error_shape import UNIT, flat_doubles, norm
+from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, is_fused
 from precision_tool.lib.diagnose.headroom import is_gradient_name
 from precision_tool.lib.diagnose.op_values import PASSING, Loaded, NoValueError, OpInputs, Root, Slot
@@ -55,18 +55,26 @@ class Rounding:
         Type that its floating-point inputs are rounded to first; "" for as they are stored.
     output : str
         Type that its floating-point results are stored in; "" for the recorded one.
-    keeps_error : bool
+    keeps_error : bool or None
         Whether the op's own recorded error stays: what changes is f(changed inputs) − f(recorded inputs), added to the
-        recorded result.
+        recorded result. None: where that error is no rounding (`StepEmulator.unlike`).
+    is_exact : bool
+        Whether it is computed in float64.
+    is_wide : bool
+        Whether results that their type cannot hold are stored in float32.
     """
 
     inputs: str = ""
     output: str = ""
-    keeps_error: bool = False
+    keeps_error: bool | None = None
+    is_exact: bool = False
+    is_wide: bool = False
 
 
 #: Computes an op as it was: from its inputs as they are stored, into the type in which its results were recorded.
 AS_RECORDED = Rounding()
+#: Computes what an op should have put out.
+MENDED = Rounding(keeps_error=False, is_exact=True, is_wide=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,10 +308,21 @@ class StepEmulator:
         return reason
 
     def trust(self, op: Op, formula: Formula) -> None:
-        """Use this formula for an op, however far the op is from it: its recorded error is kept."""
-        self.uncomputable.pop(id(op), None)
-        self._chosen[id(op)] = formula
+        """Use this formula for an op, however far the op is from it: its recorded error is kept.
+
+        NotComputedError for a recorded call that has no such formula with its inputs as they are stored.
+        """
         op_inputs = self.inputs_of(op)
+        chosen: Formula | int = formula
+        if op.recorded is not None:
+            formulas = self.recomputer.candidates.formulas(op, op_inputs, self._recorded_outputs(op), no_search=True)
+            wanted = formula.how, formula.is_certain
+            number = next((n for n, each in enumerate(formulas) if (each.how, each.is_certain) == wanted), None)
+            if number is None:
+                raise NotComputedError("no_formula", op_type=op.type)
+            chosen = number
+        self.uncomputable.pop(id(op), None)
+        self._chosen[id(op)] = chosen
         distance = _distance(formula.run(op_inputs.inputs), self._recorded_outputs(op))
         if distance > _UNLIKE:
             self.unlike[id(op)] = distance
@@ -318,6 +337,7 @@ class StepEmulator:
         recorded = self._recorded_outputs(op)
         reason = Message("reason.no_formula", op_type=op.type)
         best: tuple[float, int, Formula] | None = None
+        certain: tuple[float, int, Formula] | None = None
         # What fused ops compute may have to be searched, which takes long: only where nothing tells it.
         for no_search in (True, False) if is_fused(op) else (True,):
             try:
@@ -332,11 +352,15 @@ class StepEmulator:
                         continue
                     if best is None or distance < best[0]:
                         best = distance, number, formula
+                    if certain is None and formula.is_certain and len(formula.stages) == 1:
+                        certain = distance, number, formula
                     if distance <= _UNLIKE / 4:
                         break
             except (NotComputedError, NoValueError) as error:
                 reason = error.reason
-            if best is not None and (best[0] <= _UNLIKE or (best[2].is_certain and len(best[2].stages) == 1)):
+            if best is not None and best[0] > _UNLIKE and certain is not None:
+                best = certain
+            if best is not None and (best[0] <= _UNLIKE or best is certain):
                 self._chosen[id(op)] = best[2] if op.recorded is None else best[1]
                 if best[0] > _UNLIKE:
                     self.unlike[id(op)] = best[0]
@@ -465,14 +489,14 @@ class StepEmulator:
     def _compute(self, op: Op, op_inputs: OpInputs, rounding: Rounding, scale_of: Callable[[Op], float]) -> Computed:
         if rounding.inputs:
             op_inputs.inputs = self._rounded_inputs(op, op_inputs.inputs, rounding.inputs, scale_of)
-        unrounded = self._run(self._formula(op, op_inputs), op_inputs.inputs)
-        if rounding.keeps_error or id(op) in self.unlike:
+        formula = self._formula(op, op_inputs)
+        if rounding.is_exact:
+            op_inputs.widen()
+        unrounded = self._run(formula, op_inputs.inputs)
+        if id(op) in self.unlike if rounding.keeps_error is None else rounding.keeps_error:
             unrounded = self._with_error(op, unrounded)
         scale = scale_of(op)
-        outputs = {
-            slot: stored_in(array, rounding.output or self.dtype_of(Root(op, slot)), scale)
-            for slot, array in unrounded.items()
-        }
+        outputs = {slot: self._stored(Root(op, slot), array, rounding, scale) for slot, array in unrounded.items()}
         return Computed(op=op, inputs=op_inputs.inputs, outputs=outputs, unrounded=unrounded)
 
     def again(
@@ -495,6 +519,17 @@ class StepEmulator:
                 return dict(self._formula(op, op_inputs).run(op_inputs.inputs))
         except (*FORMULA_ERRORS, NoValueError, PrecisionToolError, MemoryError):
             return {}
+
+    def _stored(self, root: Root, array: Array, rounding: Rounding, scale: float) -> Array:
+        dtype = rounding.output or self.dtype_of(root)
+        if not is_beyond(array, dtype):
+            return stored_in(array, dtype, scale)
+        if rounding.is_wide:
+            return stored_in(array, "float32")
+        recorded = self.recorded(root) if not rounding.output else None
+        if recorded is not None and _saturates(recorded):
+            array = np.clip(array, -LIMIT[dtype], LIMIT[dtype])
+        return stored_in(array, dtype, scale)
 
     def _rounded_inputs(
         self, op: Op, inputs: Mapping[int, Input], dtype: str, scale_of: Callable[[Op], float]
@@ -525,6 +560,20 @@ class StepEmulator:
         return moved
 
 
+def is_beyond(array: Array, dtype: str) -> bool:
+    """Return whether a type of 16 bits cannot hold some of these finite numbers."""
+    if array.dtype.kind != "f" or dtype not in ("float16", "bfloat16"):
+        return False
+    return bool((np.isfinite(array) & (np.abs(array) > LIMIT[dtype])).any())
+
+
+def _saturates(recorded: Input) -> bool:
+    """Return whether results beyond a type became its largest number."""
+    array = recorded.array
+    limit = LIMIT.get(recorded.dtype, inf)
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (np.abs(array) >= limit).any())
+
+
 def _narrow(tensor: Input) -> Input:
     """Return a tensor in float32, unless its type holds more."""
     if tensor.array.dtype == np.float64 and tensor.dtype != "float64":
@@ -545,6 +594,8 @@ def _distance(results: Mapping[int, Output], recorded: Mapping[int, Input]) -> f
         if have.array.size != output.array.size:
             return inf
         x, y = flat_doubles(output.array), flat_doubles(have.array)
+        if _saturates(have):
+            x = np.clip(x, -LIMIT[have.dtype], LIMIT[have.dtype])
         finite = np.isfinite(x) & np.isfinite(y)
         size = norm(y[finite])
         off = norm(x[finite] - y[finite])

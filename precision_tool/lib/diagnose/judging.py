@@ -9,12 +9,19 @@ from datetime import datetime
 
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.result_csv import write_own_errors
-from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, counting
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.checked_ops import with_verdicts
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.judgement_journal import KeptJudgements
-from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, diagnose_leaf, leaves_alone, leaves_of
+from precision_tool.lib.diagnose.pipeline import (
+    DiagnoseOptions,
+    Diagnosis,
+    Leaf,
+    diagnose_leaf,
+    leaves_alone,
+    leaves_of,
+)
 from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, write_profile
 from precision_tool.lib.diagnose.stored_verdict import write_alone, write_verdict
@@ -31,6 +38,7 @@ def judge(
     npu: str | None = None,
     graph: str | None = None,
     profile: DeviceProfile | None = None,
+    prove: bool = False,
 ) -> list[Diagnosis]:
     """Judge each comparison, and store the verdicts beside the results.
 
@@ -48,6 +56,8 @@ def judge(
         The dump and the graph, where they are not those of the data folder.
     profile : DeviceProfile, optional
         How precise the device is, as earlier runs showed.
+    prove : bool
+        Whether the verdicts say what mending their culprits does (`prove.proven`).
 
     Returns
     -------
@@ -60,9 +70,31 @@ def judge(
         options = DiagnoseOptions(compares=False, profile=profile)
         diagnoses = [diagnose_leaf(leaf, options, resources, kept=kept) for leaf in leaves]
         diagnoses = [replace(diagnosis, stored=diagnosis.to_store(threshold)) for diagnosis in diagnoses]
+        if prove:
+            diagnoses = _proven(diagnoses, leaves, resources)
         with suppress(OutputError):  # whoever asks for it later has it judged again
             _write(data.workspace, diagnoses)
     return diagnoses
+
+
+def prove_stored(data: DataFolder, diagnoses: Sequence[Diagnosis], resources: Resources) -> list[Diagnosis]:
+    """Return diagnoses whose verdicts were read back, proven (`prove.proven`), and store them so."""
+    analyses = [diagnosis.analysis for diagnosis in diagnoses if diagnosis.analysis is not None]
+    made = _proven(diagnoses, leaves_of(data, analyses), resources)
+    with suppress(OutputError):
+        for diagnosis in made:
+            if diagnosis.stored is not None and diagnosis.analysis is not None:
+                write_verdict(diagnosis.stored, diagnosis.analysis.path, str(data.workspace.root))
+    return made
+
+
+def _proven(diagnoses: Sequence[Diagnosis], leaves: Sequence[Leaf], resources: Resources) -> list[Diagnosis]:
+    from precision_tool.lib.diagnose.prove import proven
+
+    progress = counting(resources.progress, "ops")
+    return [
+        proven(diagnosis, leaf, progress=progress) for diagnosis, leaf in zip(diagnoses, leaves, strict=True)
+    ]  # fmt: skip
 
 
 def with_checks(

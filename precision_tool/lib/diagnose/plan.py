@@ -86,7 +86,7 @@ def plan(
         steps += _STEPS[first.cause](first)
     if not has_benchmark:
         steps.append(Step(do=Action.MAKE_BENCHMARK, command=("tf_dump",)))
-    return _consistent(steps) if first is None else (*_consistent(steps), *again())
+    return _consistent(steps) if first is None else (*_consistent(steps), *_what_if(first, has_benchmark), *again())
 
 
 def _consistent(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -97,6 +97,13 @@ def _consistent(steps: Sequence[Step]) -> tuple[Step, ...]:
         if not any(step.do in pair and others & pair for pair in CONTRADICTING):
             kept.append(step)
     return tuple(kept)
+
+
+def _what_if(suspect: Suspect, has_benchmark: bool) -> list[Step]:
+    """Return the step that proves a culprit, where something tells its right value."""
+    if suspect.proof not in (Proof.RECOMPUTED, Proof.COPIES, *((Proof.SOURCE,) if has_benchmark else ())):
+        return []
+    return [Step(do=Action.WHAT_IF, command=("whatif", suspect.culprit))]
 
 
 def again() -> tuple[Step, ...]:
@@ -348,7 +355,7 @@ def _recorded_steps(
             steps.append(Step(do=Action.OTHER_STEP, command=("ac", "-c")))
     if not has_benchmark:
         steps.append(Step(do=Action.MAKE_BENCHMARK_DUMP, command=("ac", "-c", "-rt", BENCHMARK_DUMP)))
-    return steps if first is None else [*steps, *again()]
+    return steps if first is None else [*steps, *_what_if(first, has_benchmark), *again()]
 
 
 def _of(lines: Mapping[str, str], framework: str) -> str:

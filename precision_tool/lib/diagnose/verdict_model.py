@@ -335,6 +335,8 @@ class Action(StrEnum):
     MAKE_PASSPORTS = "make_passports"
     MEND_PASSPORTS = "mend_passports"
     OTHER_STEP = "other_step"
+    #: What is left of the deviation once the culprit is mended.
+    WHAT_IF = "what_if"
     COLLECT_TENSORS = "collect_tensors"
     CHECK = "check"
     # Of recorded calls:

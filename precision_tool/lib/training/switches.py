@@ -171,11 +171,11 @@ def with_given(values: Dict[str, Any], current: Mapping[str, Optional[Any]], pla
     texts: Dict[str, str] = {}
     own = {name: done.get(name) or current.get(name) for name in (*_GIVEN_FILES, *MODES)}
     if "customize_dtypes" in given:
-        lines = _dtype_lines(given["customize_dtypes"])
+        lines = dtype_lines(given["customize_dtypes"])
         texts["customize_dtypes"] = "\n".join(lines + other_lines(own["customize_dtypes"], given["customize_dtypes"]))
     if "op_precision_mode" in given:
         modes = {**own_modes(own["op_precision_mode"]), **given["op_precision_mode"]}
-        texts["op_precision_mode"] = "\n".join(_precision_lines(modes))
+        texts["op_precision_mode"] = "\n".join(precision_lines(modes))
     if "float32_types" in given:
         if any(own[name] in MIXED for name in MODES):
             texts["modify_mixlist"] = with_types(own["modify_mixlist"], given["float32_types"])

@@ -35,6 +35,7 @@ from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, EvidenceKind
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, StepText
+from precision_tool.lib.diagnose.whatif import Stop, WhatIf
 from precision_tool.lib.io.opdebug import UnitStatus
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError, shown
@@ -450,6 +451,11 @@ def _profile(kinds: _Parts) -> Part:
     })  # fmt: skip
 
 
+def _whatif(kinds: _Parts) -> Part:
+    result = kinds.record(WhatIf, stopped=[kinds.record(Stop, reason=str)], conclusion=str)
+    return kinds.object("Whatif", {"alone": [result], "together": _either(NULL, result)})
+
+
 def _h5_op(kinds: _Parts) -> dict[str, Any]:
     value = kinds.object("H5Value", {
         "name": str, "direction": {"enum": ["input", "output"]}, "kind": str, "pytorch_type": str | int | None,
@@ -607,6 +613,7 @@ COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
     "bisect": _bisect, "preflight": _preflight, "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs,
     "pt": _pt, "cp": _cp, "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit, "repro": _repro,
+    "whatif": _whatif,
 }  # fmt: skip
 
 

@@ -23,12 +23,17 @@ def are_named_dumps(space: Workspace, npu: str | None, golden: str | None) -> bo
 def on_named_sides(
     steps: Iterable[Step | StepText], npu: str | None, golden: str | None, *, at_prompt: bool = False
 ) -> Iterator[Step | StepText]:
-    """Yield the steps with the dumps that were named: a comparison names them again, else one is the data folder."""
+    """Yield the steps with the dumps that were named: a comparison names them again, else one is the data folder.
+
+    What takes both sides, and is no comparison, becomes one.
+    """
     named = [word for option, side in (("-lt", npu), ("-rt", golden)) if side for word in (option, side)]
     data = "data" if at_prompt else "--data"
     for step in steps:
         if isinstance(step, StepText) or not step.command:
             yield step
+        elif step.command[0] == "whatif":
+            yield replace(step, command=("ac", "--prove", *named))
         elif step.command[0] == "ac":
             yield replace(step, command=(*step.command, *(word for word in named if word not in step.command)))
         elif npu is not None:

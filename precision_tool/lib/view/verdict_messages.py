@@ -246,6 +246,18 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
     yield from _of_other_runs(suspect)
     if fact("status") is not None:
         yield Message("verdict.why.status", status=fact("status"), file=posixpath.basename(str(fact("status_file"))))
+    yield from _of_proof(suspect)
+
+
+def _of_proof(suspect: Suspect) -> Iterator[Message]:
+    """Yield what mending a culprit does, as `ac --prove` has it."""
+    fact = suspect.fact
+    for name in ("mended", "mended_together"):
+        if fact(name) is not None:
+            yield Message(f"verdict.why.{name}", proof=fact(name))
+    if fact("explain_nothing") is not None:
+        names = tuple(name for name, _ in fact("explain_nothing"))
+        yield Message("verdict.why.explain_nothing", names=names, count=len(names))
 
 
 def _argument(values: Sequence[str]) -> Message:
@@ -314,9 +326,12 @@ def affects(suspect: Suspect) -> Message:
 
 def other_fault(suspect: Suspect) -> Message:
     """Return a further fault in one line."""
+    first = next(iter(evidence(suspect)), None)
+    proof = next(_of_proof(suspect), None)
     return Message(
-        "verdict.other", op=suspect.culprit, cause=cause_name(suspect.cause), why=next(iter(evidence(suspect)), None)
-    )
+        "verdict.other", op=suspect.culprit, cause=cause_name(suspect.cause), why=first,
+        proof=None if proof == first else proof,
+    )  # fmt: skip
 
 
 def checked(verdict: Verdict) -> Message:

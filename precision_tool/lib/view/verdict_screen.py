@@ -49,10 +49,9 @@ def _rendered_facts(facts: Iterable[Fact]) -> tuple[Fact, ...]:
         if not isinstance(fact.value, Message):
             rendered.append(fact)
             continue
-        rendered += (
-            replace(fact, value=reason_words(fact.value)),
-            Fact(name=f"{fact.name}_kind", value=reason_kind(fact.value)),
-        )
+        rendered.append(replace(fact, value=reason_words(fact.value)))
+        if not fact.name.startswith("mended"):  # whose effect is a fact of its own
+            rendered.append(Fact(name=f"{fact.name}_kind", value=reason_kind(fact.value)))
     return tuple(rendered)
 
 
