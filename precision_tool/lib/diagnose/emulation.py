@@ -153,10 +153,12 @@ class StepEmulator:
     recomputer : Recomputer
         The run with its graph, its dump and, where there is one, the benchmark. Tensors that the dump lacks are taken
         from the benchmark.
+    is_right : bool
+        Whether what was recorded is right, as a benchmark is: an op whose formula says otherwise is not emulated.
     """
 
-    def __init__(self, recomputer: Recomputer) -> None:
-        self.recomputer, self.values = recomputer, recomputer.values
+    def __init__(self, recomputer: Recomputer, *, is_right: bool = False) -> None:
+        self.recomputer, self.values, self._is_right = recomputer, recomputer.values, is_right
         #: Ops that compute something, in the order in which they ran.
         self.ops: list[Op] = [op for op in recomputer.computing if op.type not in PASSING]
         #: Ops that cannot be emulated, by id, with the reason: their recorded results stand.
@@ -360,7 +362,7 @@ class StepEmulator:
                 reason = error.reason
             if best is not None and best[0] > _UNLIKE and certain is not None:
                 best = certain
-            if best is not None and (best[0] <= _UNLIKE or best is certain):
+            if best is not None and (best[0] <= _UNLIKE or (best is certain and not self._is_right)):
                 self._chosen[id(op)] = best[2] if op.recorded is None else best[1]
                 if best[0] > _UNLIKE:
                     self.unlike[id(op)] = best[0]

@@ -87,7 +87,7 @@ def open_step(
     """
     golden = _tensors_of(space, folder)
     opened = _of_msprobe(golden, step, rank) if MSPROBE.lies_at(golden) else _of_files(space, golden, graph, step, rank)
-    emulator = StepEmulator(Recomputer(RunValues(opened.leaf, opened.file, opened.side)))
+    emulator = StepEmulator(Recomputer(RunValues(opened.leaf, opened.file, opened.side)), is_right=True)
     _check_float32(emulator, golden)
     return OpenedStep(
         emulator=emulator, source=opened.leaf.path, file=opened.file, framework=_FRAMEWORKS[opened.file.framework],
