@@ -18,12 +18,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.data.msprobe_ops import UNRECORDED
 from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, is_fused
 from precision_tool.lib.diagnose.headroom import is_gradient_name
 from precision_tool.lib.diagnose.op_values import PASSING, Loaded, NoValueError, OpInputs, Root, Slot
 from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.unrecorded_views import View, view_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
@@ -169,6 +171,7 @@ class StepEmulator:
         #: The formula of each op that was checked, by its id; of a recorded call, whose formulas are bound to its
         #: numbers, which of them it is.
         self._chosen: dict[int, Formula | int] = {}
+        self._views: dict[Key, tuple[View, list[Root]] | None] = {}
 
     # --- the step ---
 
@@ -179,7 +182,49 @@ class StepEmulator:
         for number, op in enumerate(self.ops):
             for root in self.values.producers(op):
                 last[root.key] = number
+                for source in self.probable_sources(root):
+                    last[source.key] = number
         return last
+
+    # --- tensors that no recorded call put out ---
+
+    def probable_sources(self, root: Root) -> list[Root]:
+        """Return the results that a tensor which no recorded call put out may be made of; of any other none."""
+        if root.op.type != UNRECORDED:
+            return []
+        behind = {id(source.op): source.op for source in self.values.producers(root.op)}
+        return [Root(op, index) for op in behind.values() for index in range(max(len(op.output_descs), 1))]
+
+    def view_of(self, root: Root) -> tuple[View, list[Root]] | None:
+        """Return how such a tensor is made of results, and of which; None where that is not known."""
+        if root.key not in self._views:
+            self._views[root.key] = self._find_view(root)
+        return self._views[root.key]
+
+    def _find_view(self, root: Root) -> tuple[View, list[Root]] | None:
+        sources = self.probable_sources(root)
+        tensor = self.recorded(root) if sources else None
+        if tensor is None:
+            return None
+        have = [(source, loaded.array) for source in sources if (loaded := self.recorded(source)) is not None]
+        view = view_of(tensor.array, [(id(source.op), array) for source, array in have])
+        return None if view is None else (view, [have[place][0] for place in view.sources])
+
+    def _change_views(self, op: Op, changed: dict[Key, Array]) -> None:
+        """Change what an op reads of views of changed results."""
+        for root in self.values.producers(op):
+            if root.op.type != UNRECORDED or root.key in changed:
+                continue
+            if not any(source.key in changed for source in self.probable_sources(root)):
+                continue
+            found = self.view_of(root)
+            if found is None or not any(source.key in changed for source in found[1]):
+                continue
+            arrays = []
+            for source in found[1]:
+                recorded = None if source.key in changed else self.recorded(source)
+                arrays.append(changed[source.key] if recorded is None else recorded.array)
+            changed[root.key] = found[0].make(arrays)
 
     @cached_property
     def roots(self) -> list[Root]:
@@ -439,6 +484,7 @@ class StepEmulator:
             expiring.setdefault(number, []).append(key)
         for number, op in enumerate(self.ops):
             rounding = rounding_of(op)
+            self._change_views(op, changed)
             is_reached = any(root.key in changed for root in self.values.producers(op))
             if rounding is not None or is_reached:
                 result = self._emulate(op, rounding or AS_RECORDED, changed, scale_of)

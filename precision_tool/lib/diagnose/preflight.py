@@ -72,8 +72,6 @@ _CHEAP = 2.0**24
 _USUAL = 24
 #: Share of a type's ops that has to be kept before it is tried to keep all, and how many at least.
 _NEARLY_ALL, _SEVERAL = 0.75, 3
-#: The type of the ops that stand for tensors which no recorded call put out.
-_UNRECORDED = "Unrecorded"
 
 FLOAT32 = Rounding(inputs="float32", output="float32")
 
@@ -242,7 +240,7 @@ class _Step:
         """
         behind: set[int] = set()
         for op in self.emulator.ops:
-            if is_gradient(op) or any(id(root.op) in behind for root in self.values.producers(op)):
+            if is_gradient(op) or any(id(root.op) in behind for root in self._sources(op)):
                 behind.add(id(op))
         ends = []
         for root in self.emulator.roots:
@@ -260,15 +258,21 @@ class _Step:
         needed = {id(root.op) for root in (*self.loss_roots, *self.gradient_roots)}
         for op in reversed(self.emulator.ops):
             if id(op) in needed:
-                needed |= {id(root.op) for root in self.values.producers(op)}
+                needed |= {id(root.op) for root in self._sources(op)}
         return [op for op in self.emulator.ops if id(op) in needed and not updated_inputs(op.type)]
+
+    def _sources(self, op: Op) -> Iterator[Root]:
+        """Yield what an op reads, and what views that no recorded call put out may be made of."""
+        for root in self.values.producers(op):
+            yield root
+            yield from self.emulator.probable_sources(root)
 
     @cached_property
     def unconnected(self) -> int:
-        """Return how many tensors of the step no recorded call put out."""
-        return len({
-            root.key for op in self.ops for root in self.values.producers(op) if root.op.type == _UNRECORDED
-        })  # fmt: skip
+        """Return how many tensors of the step were made of results in ways that are not known."""
+        emulator = self.emulator
+        roots = {root.key: root for op in self.ops for root in self.values.producers(op)}
+        return sum(bool(emulator.probable_sources(root)) and emulator.view_of(root) is None for root in roots.values())
 
     @cached_property
     def _given_gradients(self) -> frozenset[int]:
@@ -301,7 +305,7 @@ class _Step:
     def _behind_gradients(self) -> frozenset[int]:
         behind: set[int] = set()
         for op in self.emulator.ops:
-            if any(is_gradient(root.op) or id(root.op) in behind for root in self.values.producers(op)):
+            if any(is_gradient(root.op) or id(root.op) in behind for root in self._sources(op)):
                 behind.add(id(op))
         return frozenset(behind)
 
