@@ -1,4 +1,4 @@
-"""How right `preflight` is: predicted overflows, sensitivities, sizes of sets, errors before and after, time and memory.
+"""How right `preflight` is: predicted overflows, sensitivities, sizes of sets, errors before and after, time, memory.
 
 usage: preflight_figures.py [DUMP...]     (PRECISION_TOOL_MSPROBE: a Python with torch and msprobe, for the networks)
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from precision_tool.lib.diagnose.preflight import preflight
 from precision_tool.lib.diagnose.preflight_model import Risk, TypeForecast
 from precision_tool.lib.diagnose.preflight_search import EXHAUSTIVE
 from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.model.graph import Op
 
 NAMES = (
     "mlp", "cnn_batch_norm", "transformer", "text_conv", "large_logits", "large_variance", "deep_small", "attention",
@@ -88,6 +90,11 @@ def overflows(emulator: StepEmulator) -> tuple[set[str], set[str]]:
     return bad, judged
 
 
+def rounded_alone(chosen: Op, op: Op) -> Rounding | None:
+    """How an op is computed when one alone is in float16."""
+    return NARROW if op is chosen else None
+
+
 def true_changes(emulator: StepEmulator, names: list[str]) -> list[float]:
     """How each op, alone in float16, changes the loss."""
     loss = emulator.loss
@@ -96,9 +103,16 @@ def true_changes(emulator: StepEmulator, names: list[str]) -> list[float]:
     by_name = {op.name: op for op in emulator.ops}
     found = []
     for name in names:
-        run = emulator.run(lambda op, chosen=by_name[name]: NARROW if op is chosen else None, wanted=[loss])
+        chosen = by_name[name]
+        run = emulator.run(partial(rounded_alone, chosen), wanted=[loss])
         found.append(abs(float(run.values[loss.key].reshape(-1)[0]) - plain))
     return found
+
+
+def above_noise(loss: float, found: list[float], true: list[float]) -> tuple[list[float], list[float]]:
+    """The changes that are more than float32's own rounding of the loss, which ranks by chance."""
+    pairs = [pair for pair in zip(found, true, strict=True) if max(pair[0], pair[1] / loss) > 8 * 2.0**-24]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 def rank_correlation(first: list[float], second: list[float]) -> float:
@@ -106,7 +120,7 @@ def rank_correlation(first: list[float], second: list[float]) -> float:
     if len(first) < 3:
         return float("nan")
     ranks = [np.argsort(np.argsort(np.asarray(values))) for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0].astype(float), ranks[1].astype(float))[0, 1])
 
 
 def sizes_of(forecast: TypeForecast, bound_loss: float, bound_gradients: float) -> tuple[int, int | None]:
@@ -135,9 +149,8 @@ def main() -> None:
             steps += list(zip(names, emulators(folder), strict=True))
         steps += [(path, emulator) for path in sys.argv[1:] for emulator in emulators(path)]
         hits = predicted_all = true_all = 0
-        print(
-            "network          ops  predicted/true/both  rank corr.  loss error before → after   kept  tight: greedy/smallest  s"
-        )
+        heads = ("ops", "predicted/true/both", "rank corr.", "loss error", "with kept", "kept", "greedy/smallest", "s")
+        print(f"{'network':16}", *(f"{head:>{max(8, len(head))}}" for head in heads))
         for name, emulator in steps:
             started = time.monotonic()
             result = preflight(emulator, ("float16", "bfloat16") if name == LARGE else (DTYPE,))
@@ -162,19 +175,19 @@ def main() -> None:
                 found for found in forecast.sensitivities
                 if found.by == "adjoint" and np.isfinite(found.loss) and found.loss > 0
             ]  # fmt: skip
-            correlation = rank_correlation(
-                [found.loss for found in known], true_changes(emulator, [found.name for found in known])
-            )
+            changes = true_changes(emulator, [found.name for found in known])
+            correlation = rank_correlation(*above_noise(abs(result.loss), [found.loss for found in known], changes))
             sizes = ""
             units = len({found.name.rsplit(".", 1)[0] for found in forecast.ranges})
             before = forecast.all_narrow
             if units <= EXHAUSTIVE and np.isfinite(before.loss) and before.loss:
-                bounds = {"bound_loss": before.loss / 8, "bound_gradients": before.gradients / 2}
-                tight = preflight(emulator, (DTYPE,), **bounds).types[0]
-                sizes = "{}/{}".format(*sizes_of(tight, *bounds.values()))
+                bounds = before.loss / 8, before.gradients / 2
+                tight = preflight(emulator, (DTYPE,), bound_loss=bounds[0], bound_gradients=bounds[1]).types[0]
+                sizes = "{}/{}".format(*sizes_of(tight, *bounds))
+            counts = f"{len(predicted)}/{len(bad)}/{len(predicted & bad)}"
             print(
-                f"{name[-16:]:16} {result.ops:4} {len(predicted):4}/{len(bad)}/{len(predicted & bad):<8} {correlation:11.3f}"
-                f"   {before.loss:10.2e} → {forecast.with_kept.loss:.2e}   {len(forecast.kept):5}  {sizes:>12}  {seconds:11.1f}"
+                f"{name[-16:]:16} {result.ops:8} {counts:>19} {correlation:10.3f} {before.loss:10.2e}",
+                f"{forecast.with_kept.loss:9.2e} {len(forecast.kept):8} {sizes:>15} {seconds:8.1f}",
             )
         print(f"overflows: precision {hits}/{predicted_all}, recall {hits}/{true_all}")
 

@@ -1,11 +1,11 @@
-"""Small networks for `preflight_figures.py`, one training step each, dumped by msprobe: OUT NAME. Needs torch, msprobe."""
+"""Networks for `preflight_figures.py`, a training step each, dumped by msprobe: OUT NAME... Needs torch and msprobe."""
 
 import json
 import os
 import sys
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 
@@ -106,7 +106,7 @@ def network(name):
         return net, lambda: F.cross_entropy(net(vectors), classes) * 1e-4
     if name == "attention":
         net = Attention(16)
-        return net, lambda: (net(tokens * 3) ** 2).mean()
+        return net, lambda: torch.mean(net(tokens * 3) ** 2)
     if name == "large_targets":
         net, targets = layers(16, 32, 1), torch.randn(8, 1) * 400
         return net, lambda: F.mse_loss(net(vectors), targets)
@@ -131,8 +131,8 @@ def main():
     common = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
     path = os.path.join(out, "config.json")
     with open(path, "w") as file:
-        json.dump({"task": "tensor", "dump_path": out, "rank": [], "step": [], "level": "mix", "async_dump": False,
-                   "extra_info": True, "statistics": {**common, "tensor_list": []}, "tensor": common}, file)  # fmt: skip
+        config = {"task": "tensor", "dump_path": out, "rank": [], "step": [], "level": "mix", "async_dump": False}
+        json.dump({**config, "extra_info": True, "statistics": {**common, "tensor_list": []}, "tensor": common}, file)
     debugger = PrecisionDebugger(config_path=path)
     for name in names:  # a step each
         torch.manual_seed(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from precision_tool.lib.diagnose.preflight import fitting_scale, preflight
 from precision_tool.lib.diagnose.preflight_model import Errors, Preflight, Risk, TypeForecast
 from precision_tool.lib.diagnose.preflight_search import Bounds, Search, SearchEndedError
 from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.unrecorded_views import view_of
 
 OPS = ("Functional.linear.0", "Torch.square.0", "Functional.linear.1", "Tensor.mean.0")
 
@@ -183,15 +185,56 @@ def test_squares_inside_a_norm_are_kept_out_of_the_type(tmp_path: Path) -> None:
     assert np.isnan(forecast.with_kept.gradients)
 
 
+# --- views that are not recorded ---
+
+
+def test_a_change_goes_on_through_a_view_that_is_not_recorded(tmp_path: Path) -> None:
+    calls = Calls()
+    hidden = calls.linear("up", calls.numbers(4, 16))
+    calls.relu("act", np.ascontiguousarray(hidden.reshape(4, 2, 8).transpose(1, 0, 2)))
+    emulator = _emulator(calls.write(tmp_path))
+    first, last = emulator.ops
+    assert emulator.values.source_of(emulator.values.input_slots(last)[0]).op.type == "Unrecorded"  # type: ignore[union-attr]
+    (end,) = emulator.last_roots
+    run = emulator.run(lambda op: Rounding(inputs="float16", output="float16") if op is first else None, wanted=[end])
+    weight = emulator.inputs_of(first).inputs[1].array.astype(np.float16).astype(np.float32)
+    x = emulator.inputs_of(first).inputs[0].array.astype(np.float16).astype(np.float32)
+    expected = np.maximum((x @ weight.T).astype(np.float16).astype(np.float32), 0)
+    assert np.allclose(run.values[end.key], expected.reshape(4, 2, 8).transpose(1, 0, 2), atol=2e-3)
+    assert not np.array_equal(run.values[end.key], np.maximum(hidden, 0).reshape(4, 2, 8).transpose(1, 0, 2))
+    result, forecast = _in_float16(emulator)
+    assert result.unconnected == 0
+    assert forecast.all_narrow.loss > 1e-5
+
+
+def test_views_parts_and_sums_are_told_by_their_numbers() -> None:
+    random = np.random.default_rng(2)
+    a, b = random.normal(size=(2, 6, 4)).astype(np.float32)
+    changed = random.normal(size=(6, 4)).astype(np.float32)
+    makes: list[Callable[[Any], Any]] = [
+        lambda x: x.reshape(4, 6), lambda x: x.T, lambda x: x[:, 1:3], lambda x: x.T.reshape(2, 12),
+    ]  # fmt: skip
+    for make in makes:
+        view = view_of(make(a), [(1, b), (2, a)])
+        assert view is not None
+        assert view.sources == (1,)
+        assert np.array_equal(view.make([changed]), make(changed))
+    total = view_of(a + b, [(1, a), (2, b)])
+    assert total is not None
+    assert np.array_equal(total.make([changed, b]), changed + b)
+    assert view_of(np.exp(a), [(1, a), (2, b)]) is None
+    assert view_of(np.zeros((3, 4), np.float32), [(1, np.maximum(a, 5))]) is None  # which zeros, nothing tells
+
+
 # --- the search -------------------------------------------------------------------------------------------------------
 
 
-def _signed(changes: Any) -> Any:
+def _signed(changes: Any) -> Callable[[frozenset[int]], Errors]:
     """An emulation whose errors have signs and cancel."""
 
     def emulate(chosen: frozenset[int]) -> Errors:
         left = sum(change for number, change in enumerate(changes) if number not in chosen)
-        return Errors(loss=abs(left), gradients=0.0)
+        return Errors(loss=abs(float(left)), gradients=0.0)
 
     return emulate
 
@@ -201,7 +244,7 @@ def test_the_only_sensitive_op_is_the_set() -> None:
     changes[23] = 1.0
     search = Search(_signed(changes), [23, *(n for n in range(40) if n != 23)], (), Bounds(loss=1e-2, gradients=1))
     found = search.run()
-    assert (found.chosen, found.is_enough, found.is_finished) == ({23}, True, True)
+    assert (found.chosen, found.is_enough, found.is_finished) == (frozenset({23}), True, True)
 
 
 @pytest.mark.parametrize("seed", range(8))

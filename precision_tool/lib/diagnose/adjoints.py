@@ -115,9 +115,7 @@ class Adjoints:
             if op.recorded is None or op.recorded.has_parameters_grad:
                 continue
             # Inputs that need no gradient have no output: only where shapes tell which is whose.
-            fitting = [
-                place for place, desc in enumerate(op.output_descs) if desc is not None and _dims(desc) == _shape(root)
-            ]
+            fitting = [place for place, desc in enumerate(op.output_descs) if _dims(desc) == _shape(root)]
             if len(fitting) == len(alike) and index in alike:
                 loaded = self._emulator.recorded(Root(op, fitting[alike.index(index)]))
                 if loaded is not None:

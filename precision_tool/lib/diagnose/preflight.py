@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import floor, inf, isfinite, isnan, log2, nan
+from math import floor, inf, isfinite, isnan, log2, nan, prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.compare.scheduler import Progress
+from precision_tool.lib.data.msprobe_ops import UNRECORDED
 from precision_tool.lib.diagnose.adjoints import Adjoints
 from precision_tool.lib.diagnose.emulation import (
     Computed,
@@ -112,7 +113,10 @@ def preflight(
     types = []
     for number, dtype in enumerate(dtypes):
         left = max(0.0, seconds - (time.monotonic() - started)) / (len(dtypes) - number)
-        types.append(_Forecaster(step, dtype, bounds, time.monotonic() + left).forecast())
+        forecaster = _Forecaster(step, dtype, bounds, time.monotonic() + left)
+        types.append(forecaster.forecast())
+        if forecaster.is_interrupted:  # Ctrl+C ends all searches: the other types are told without
+            seconds = 0.0
     step.reported.finish()
     return Preflight(
         source="",
@@ -269,10 +273,11 @@ class _Step:
 
     @cached_property
     def unconnected(self) -> int:
-        """Return how many tensors of the step were made of results in ways that are not known."""
+        """Return how many tensors of the step no recorded call put out, nor is it known what they were made of."""
         emulator = self.emulator
         roots = {root.key: root for op in self.ops for root in self.values.producers(op)}
-        return sum(bool(emulator.probable_sources(root)) and emulator.view_of(root) is None for root in roots.values())
+        unrecorded = [root for root in roots.values() if root.op.type == UNRECORDED]
+        return sum(_elements(root) > 1 and emulator.view_of(root) is None for root in unrecorded)
 
     @cached_property
     def _given_gradients(self) -> frozenset[int]:
@@ -504,7 +509,7 @@ class _Forecaster:
         self._narrow = Rounding(inputs=dtype, output=dtype)
         self._measured = step.measured[dtype]
         self._steps: list[SearchStep] = []
-        self._is_first = True
+        self.is_interrupted = False
         gradients = [found for found in self._measured.values() if is_gradient(found.op)]
         self._scale = fitting_scale(
             [part for found in gradients for part in found.by_exponent if part],
@@ -527,6 +532,7 @@ class _Forecaster:
             self._judge(all_narrow), ranked, always, self._bounds, self._guess(units, ranked, sensitivities)
         )
         found = search.run()
+        self.is_interrupted = search.is_interrupted
         kept = [number for number in ranked if number in found.chosen]
         errors = found.errors
         if found.chosen and (isnan(errors.gradients) and self._step.gradient_roots):
@@ -741,7 +747,7 @@ class _Forecaster:
             try:
                 if found.is_enough and self._bounds.allow(self._emulate(found.chosen | frozenset(of_type[op_type]))):
                     whole.append(op_type)
-            except (SearchEndedError, KeyboardInterrupt):
+            except SearchEndedError:
                 break
         return tuple(whole)
 
@@ -749,6 +755,13 @@ class _Forecaster:
         units = self._step.units
         names = (str(op.attrs.get("module") or "") for number in kept for op in units[number])
         return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _elements(root: Root) -> int:
+    """Return how many elements the graph gives a tensor; the gradient of a loss has one."""
+    desc = root.op.output_desc(root.index)
+    shape = None if desc is None else desc.shape
+    return 0 if shape is None else prod(shape)
 
 
 def _relative(array: Array, true: Array) -> float:

@@ -215,8 +215,8 @@ class Preflight:
     not_emulated : mapping of str to Message
         Ops that could not be emulated, with the reason: their recorded results stand.
     unconnected : int
-        Tensors that no recorded call put out (views are not recorded), made of results in ways that are not known: what
-        changes before them is not seen behind them.
+        Tensors that no recorded call put out and that are no view, part or sum of what calls did: a change does not
+        reach them.
     seconds : float
         How long it took.
     """

@@ -97,6 +97,8 @@ class Search:
         self._ranked = [number for number in ranked if number not in self._always]
         self._tried: dict[Chosen, Errors] = {}
         self._best: tuple[tuple[bool, float, float], Chosen] | None = None
+        #: Whether Ctrl+C ended it.
+        self.is_interrupted = False
 
     def run(self, *, exhaustive: bool = True) -> FoundSet:
         """Search: grow by doubling, halve the step back, leave out what can be left out, try all smaller sets."""
@@ -108,8 +110,12 @@ class Search:
                 is_finished = True
                 if exhaustive and len(self._ranked) + len(self._always) <= EXHAUSTIVE:
                     smallest = self._try_smaller(chosen)
-        except (SearchEndedError, KeyboardInterrupt):
+        except SearchEndedError:
             pass
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            self.is_interrupted = True
         if self._best is None:
             raise SearchEndedError
         best = self._best[1]
