@@ -121,6 +121,7 @@ OTHERWISE = {
     "lib/compare/scheduler.py": "what the system tells of the container's processors",
     "lib/extensions.py": "the entry points of installed packages",
     "lib/cli/cmd_guide.py": "the guide of the package",
+    "lib/cli/kernel_command.py": "the log of a command, in a folder that it has just made",
     "lib/messages/catalogue.py": "the catalogue of the package",
     "lib/messages/help_texts.py": "the Chinese of the help, which is the package's",
     "lib/training/benchmark_folder.py": "/proc/self/mountinfo",
