@@ -11,13 +11,14 @@ from google.protobuf import text_format
 from msprobe_network import dump_network
 from tf_graphs import node, parsed
 
-from precision_tool.lib.data.benchmark_step import BenchmarkStep, benchmark_step
+from precision_tool.lib.data.benchmark_step import BenchmarkStep, _attributes_of, benchmark_step
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.op_values import Root, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import State
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, NoBenchmarkError
+from precision_tool.lib.model.graph import Op
 
 _T = {"T": "type: DT_FLOAT"}
 _RESOURCE = {"dtype": "type: DT_FLOAT", "shape": "shape { }"}
@@ -203,3 +204,11 @@ def test_a_dump_of_msprobe_is_a_step(tmp_path: Path) -> None:
     states = recomputed(step)
     assert "Functional.gelu.0.forward" in states
     assert set(states.values()) == {State.RIGHT}
+
+
+def test_a_constant_of_a_claimed_shape_takes_no_memory() -> None:
+    """It is told from others by its one value."""
+    ops = [Op(name="c", type="Const", attrs={"value": np.broadcast_to(np.float32(value), (1 << 20, 1 << 20))})
+           for value in (1, 1, 2)]  # fmt: skip
+    first, same, other = map(_attributes_of, ops)
+    assert first == same != other

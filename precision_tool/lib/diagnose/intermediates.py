@@ -62,11 +62,15 @@ def _wide(array: Array) -> Array:
 
 
 def _centred(floats: list[Array], outputs: list[Array], computed: Computed) -> Mapping[str, float]:
-    """Layer, group and instance norm: squares of what is left without the mean; means are of terms divided first."""
+    """Layer norm: squares of what is left without the mean; means are of terms divided first.
+
+    Its scale tells over which of the last axes. Nothing of group and instance norm, whose groups no input tells.
+    """
     x = _wide(floats[0])
-    rows = x.reshape(prod(x.shape[:1]), -1) if x.ndim > 1 else x.reshape(1, -1)
-    if kernel_of(computed.op.type) == "layernorm":
-        rows = x.reshape(-1, x.shape[-1])
+    axes = floats[1].ndim if len(floats) > 1 and floats[1].shape == x.shape[x.ndim - floats[1].ndim :] else 0
+    if not axes:
+        return {}
+    rows = x.reshape(-1, prod(x.shape[x.ndim - axes :]))
     return {"square": _largest(rows - rows.mean(1, keepdims=True)) ** 2}
 
 
@@ -83,12 +87,13 @@ def _squares_and_sum(floats: list[Array], outputs: list[Array], computed: Comput
 
 
 def _variance(floats: list[Array], outputs: list[Array], computed: Computed) -> Mapping[str, float]:
-    """Variance and deviation of whole rows: sums of squares without the mean."""
+    """Variance and deviation: sums of squares without the mean; of the whole tensor also the largest square."""
     x = _wide(floats[0])
     terms = x.size / max(outputs[0].size, 1)
     size = _largest(_wide(outputs[0]))
     squared = size * size if kernel_of(computed.op.type) in ("std", "reducestd") else size
-    return {"square": _largest(x - x.mean()) ** 2, "sum": squared * terms}
+    sums = {"sum": squared * terms}
+    return sums if outputs[0].size > 1 else {"square": _largest(x - x.mean()) ** 2, **sums}
 
 
 def _mean(floats: list[Array], outputs: list[Array], computed: Computed) -> Mapping[str, float]:
@@ -110,10 +115,10 @@ def _exponential(floats: list[Array], outputs: list[Array], computed: Computed) 
 
 
 def _softmax(floats: list[Array], outputs: list[Array], computed: Computed) -> Mapping[str, float]:
+    """Sums of exponentials, along the axis with the smallest: which it is depends on arguments."""
     x = _wide(floats[0])
-    if not x.ndim:
-        return {}
-    return {"sum": _largest(np.exp(x - x.max(-1, keepdims=True)).sum(-1))}
+    sums = (_largest(np.exp(x - x.max(axis, keepdims=True)).sum(axis)) for axis in range(x.ndim))
+    return {"sum": min(sums)} if x.ndim else {}
 
 
 def _cubes(floats: list[Array], outputs: list[Array], computed: Computed) -> Mapping[str, float]:
@@ -131,7 +136,7 @@ def _partial_sums(floats: list[Array], outputs: list[Array], computed: Computed)
 
 Kernel = Callable[[list[Array], list[Array], Computed], Mapping[str, float]]
 _KERNELS: dict[str, Kernel] = {
-    **dict.fromkeys(("layernorm", "groupnorm", "instancenorm", "layernormalization"), _centred),
+    **dict.fromkeys(("layernorm", "layernormalization"), _centred),
     **dict.fromkeys(("rmsnorm", "npurmsnorm", "addrmsnorm", "normalize", "l2normalize"), _squares),
     **dict.fromkeys(("l2loss", "norm", "vectornorm", "lpnorm", "euclideannorm", "dist"), _squares_and_sum),
     **dict.fromkeys(("squaresum", "squaresumall", "reducesumsquare"), _squares),

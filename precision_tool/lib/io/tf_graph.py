@@ -32,6 +32,8 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 MAX_FILE_SIZE, _MAX_TEXT_SIZE = 1 << 31, 1 << 30
 #: Elements of a constant that is decoded.
 MAX_ELEMENTS = 1 << 26
+#: Axes that numpy's arrays can have.
+_MAX_RANK = 32
 #: Attributes of more bytes are left in the file.
 _MAX_KEPT = 1 << 12
 #: Bytes in which a control character, which no text has, tells a binary file: the tag of an op's type is one.
@@ -220,7 +222,7 @@ def _tensor(node: Node, scalars: _Scalars) -> npt.NDArray[Any] | tuple[str, ...]
     row = _ROWS.get(dtype)
     if row is None:
         return None
-    if any(size < 0 for size in shape):
+    if len(shape) > _MAX_RANK or any(size < 0 for size in shape):
         raise FormatError.within("io.tf.shape", shape=shape)
     if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
         raise FormatError.within("io.tf.constant_too_large", shape=shape, limit=MAX_ELEMENTS)
@@ -238,7 +240,7 @@ def _tensor(node: Node, scalars: _Scalars) -> npt.NDArray[Any] | tuple[str, ...]
         if values.size < count:
             last = values[-1:] if values.size else np.zeros(1, numpy_type)
             if values.size <= 1:
-                return _as_float(np.broadcast_to(last.reshape((1,) * len(shape)), shape), dtype)
+                return np.broadcast_to(_as_float(last, dtype).reshape((1,) * len(shape)), shape)
             values = np.concatenate([values, np.broadcast_to(last, (count - values.size,))])
     return _as_float(values.reshape(shape), dtype)
 
@@ -308,12 +310,12 @@ def _text(node: Node, field: str, scalars: _Scalars) -> str:
 def _graph(name: str, ops: Iterable[Op]) -> Graph:
     """Return a graph of ops in an order in which they can run, with what is said of their outputs and inputs."""
     listed = in_running_order(list(ops))
-    outputs: dict[str, int] = {}
+    read: dict[str, set[int]] = {}
     for op in listed:
         for edge in op.inputs:
             if edge is not None:
-                outputs[edge.producer] = max(outputs.get(edge.producer, 0), edge.index + 1)
-    descs = {op.name: _output_descs(op, outputs.get(op.name, 0)) for op in reversed(listed)}
+                read.setdefault(edge.producer, set()).add(edge.index)
+    descs = {op.name: _output_descs(op, read.get(op.name, set())) for op in reversed(listed)}
     return Graph(name=name, ops=tuple(described(op, descs) for op in listed))
 
 
@@ -327,8 +329,8 @@ def described(op: Op, descs: Mapping[str, tuple[TensorDesc, ...]]) -> Op:
     return replace(op, output_descs=descs[op.name], input_descs=tuple(of(edge) for edge in op.inputs))
 
 
-def _output_descs(op: Op, read: int) -> tuple[TensorDesc, ...]:
-    """Return what a graph says of an op's outputs; `read` is how many of them other ops show to be there."""
+def _output_descs(op: Op, read: set[int]) -> tuple[TensorDesc, ...]:
+    """Return what a graph says of an op's outputs; `read` are those that other ops show to be there."""
     shapes = op.attrs.get("_output_shapes")
     if shapes is None and "shape" in op.attrs and op.type in ("Placeholder", "VariableV2"):
         shapes = [op.attrs["shape"]]
@@ -340,12 +342,12 @@ def _output_descs(op: Op, read: int) -> tuple[TensorDesc, ...]:
     )
     return tuple(
         tensor_desc(shapes[index] if index < len(shapes) else None, dtype if not index else "")
-        for index in range(min(max(len(shapes), read), _MAX_OUTPUTS))
+        for index in range(max(len(shapes), min(max(read, default=-1) + 1, _MAX_UNREAD + 2 * len(read))))
     )
 
 
-#: Outputs of an op that are described: what a reader names is no proof of so many.
-_MAX_OUTPUTS = 1 << 12
+#: Outputs of an op that are described though nothing reads them: that one reader names the last of many is no proof.
+_MAX_UNREAD = 16
 
 
 def tensor_desc(shape: Sequence[int] | None, dtype: str) -> TensorDesc:
