@@ -14,9 +14,11 @@ from tf_graphs import node, parsed
 from precision_tool.lib.data.benchmark_step import BenchmarkStep, _attributes_of, benchmark_step
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.diagnose.emulation import StepEmulator
 from precision_tool.lib.diagnose.op_values import Root, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import State
+from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, NoBenchmarkError
 from precision_tool.lib.model.graph import Op
 
@@ -212,3 +214,13 @@ def test_a_constant_of_a_claimed_shape_takes_no_memory() -> None:
            for value in (1, 1, 2)]  # fmt: skip
     first, same, other = map(_attributes_of, ops)
     assert first == same != other
+
+
+def test_a_damaged_tensor_is_named(space: Workspace) -> None:
+    """That it is damaged, not that there is none."""
+    (path,) = space.tf_dump_dir.glob("fc_MatMul.*")
+    path.write_bytes(path.read_bytes()[:40])
+    step = benchmark_step(space)
+    emulator = StepEmulator(Recomputer(RunValues(step.leaf, step.file, step.side)))
+    reasons = {op.name: emulator.check(op) for op in emulator.ops}
+    assert path.name in render(reasons["fc/Relu"])

@@ -18,12 +18,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.data.dumped_ops import Missing
 from precision_tool.lib.data.msprobe_ops import UNRECORDED
 from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, is_fused
 from precision_tool.lib.diagnose.headroom import is_gradient_name
-from precision_tool.lib.diagnose.op_values import PASSING, Loaded, NoValueError, OpInputs, Root, Slot
+from precision_tool.lib.diagnose.op_values import PASSING, Loaded, NoValueError, OpInputs, Root, Slot, missing_reason
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.unrecorded_views import View, view_of
 from precision_tool.lib.messages import Message
@@ -308,10 +309,29 @@ class StepEmulator:
                 result.missing[slot.index] = error.reason
                 continue
             if loaded is None:
-                result.missing[slot.index] = Message("reason.input_not_dumped", slot=slot.index)
+                result.missing[slot.index] = self._why_missing(slot, root)
             else:
                 result.inputs[slot.index] = loaded
         return result
+
+    def _why_missing(self, slot: Slot, root: Root | None) -> Message:
+        """Return why an input is not there: a damaged file is not the same as none."""
+        places = (
+            [slot] if root is None else [slot, self.values.output_slot(root), *self.values.readers.get(root.key, ())]
+        )
+        for place in places:
+            tensor = self.values.tensor_at(place)
+            dump = self.values.dumped(place.op)
+            if tensor is None and dump is not None and dump.errors and place.side == "output":
+                tensor = dump.errors[0]
+            if isinstance(tensor, Missing):
+                return missing_reason(tensor, slot.index)
+            if isinstance(tensor, Tensor):
+                try:
+                    self.values.load(tensor, place.desc, stored=True)
+                except NoValueError as error:
+                    return error.reason
+        return Message("reason.input_not_dumped", slot=slot.index)
 
     def _changed_input(self, slot: Slot, root: Root, array: Array) -> Input:
         desc = slot.desc
