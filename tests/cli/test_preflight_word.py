@@ -88,6 +88,19 @@ def test_what_overflows_is_kept_and_the_files_keep_it(tmp_path: Path) -> None:
     assert fingerprint(data / "tf") == before
 
 
+def test_a_name_that_no_file_can_hold_costs_neither_the_result_nor_the_other_files(tmp_path: Path) -> None:
+    data = benchmark(tmp_path / "precision_data")
+    graph, name = data / "tf" / "graph" / "step.pbtxt", r"fc1/Square\nOpType::Conv2D"
+    graph.write_text(graph.read_text().replace("fc1/Square", name))
+    (old,) = (data / "tf" / "dump").glob("fc1_Square.*")
+    old.rename(old.with_name(old.name.replace("fc1_Square", "fc1_Square\nOpType::Conv2D")))
+    run = tool("preflight", "--type", "float16", "--write", "out", "--json", cwd=tmp_path)
+    assert "Square\nOpType::Conv2D" in "".join(run.json["types"][0]["kept"])
+    assert r"so long a line: 'fc1/Square\nOpType::Conv2D'" in run.err
+    assert "Conv2D" not in "".join(Path(tmp_path / entry["file"]).read_text() for entry in run.json["files"])
+    assert (tmp_path / "out" / "keep_dtype.cfg").is_file()
+
+
 def test_files_of_two_types_lie_apart_and_are_named_by_path(tmp_path: Path) -> None:
     benchmark(tmp_path / "precision_data")
     bounds = ("--bound-loss", "1e-9")

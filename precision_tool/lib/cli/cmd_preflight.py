@@ -13,7 +13,7 @@ from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.io.files import atomic_text, check_local
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import PrecisionToolError, shown
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.training.mixlist import find_mixlist
 
@@ -101,7 +101,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if folder is not None:
         for forecast in result.types:
             place = posixpath.join(folder, forecast.dtype) if len(result.types) > 1 else folder
-            paths = _write(forecast, opened, place)
+            paths = _write(session, forecast, opened, place)
             written |= {path: option for option, path in paths}
             is_in_place = _is_found(dict(paths).get("modify_mixlist", ""))
             blocks += screen.files_block(forecast, opened.framework, opened.file.ops, paths, is_in_place=is_in_place)
@@ -143,10 +143,13 @@ def _checked_folder(session: Session, folder: str | None, dump: str) -> str | No
     return path
 
 
-def _write(forecast: TypeForecast, opened: OpenedStep, folder: str) -> list[tuple[str, str]]:
-    """Write the files of a type; return the option of GE and the path of each."""
-    from precision_tool.lib.view.precision_files import precision_files
+def _write(session: Session, forecast: TypeForecast, opened: OpenedStep, folder: str) -> list[tuple[str, str]]:
+    """Write the files of a type; return the option of GE and the path of each. A note names the ops left out."""
+    from precision_tool.lib.view.precision_files import precision_files, unnameable
 
+    if left_out := unnameable(forecast, opened.file.ops, opened.framework):
+        names = [shown(name) for name in left_out]
+        session.workspace.notes.append(Message("note.cli.preflight_left_out", dtype=forecast.dtype, names=names))
     paths = []
     for file in precision_files(forecast, opened.file.ops, opened.framework):
         path = posixpath.join(folder, file.name)
