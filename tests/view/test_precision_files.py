@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from precision_tool.lib.view.precision_files import (
     KEEP_DTYPE_NAME,
     MODULE_NAME,
     PrecisionFile,
+    atc_lines,
     outside_modules,
     precision_files,
     script_lines,
@@ -81,6 +83,11 @@ def test_an_op_that_the_files_cannot_name_is_left_out_of_all_and_named() -> None
     assert "OpType::Exp\nfc1/MatMul\n" in content, "a type that is kept needs no name"
     assert unnameable(kept, all_ops, "TensorFlow") == [two_lines, "many", "typed"]
     assert unnameable(kept, all_ops, "PyTorch") == []
+
+
+def test_paths_are_quoted_for_the_shell() -> None:
+    (line,) = atc_lines("float16", {"keep_dtype": "/tmp/a b;rm -rf x/k.cfg"})
+    assert "--keep_dtype=/tmp/a b;rm -rf x/k.cfg" in shlex.split(line)
 
 
 def test_nothing_to_keep_makes_no_file() -> None:

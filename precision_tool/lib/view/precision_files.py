@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.diagnose.opened_step import module_path
@@ -208,7 +209,7 @@ def atc_lines(dtype: str, paths: Mapping[str, str]) -> list[str]:
     named = ("keep_dtype", "modify_mixlist", "op_precision_mode")
     options = [
         f"--precision_mode_v2={MODES_V2[dtype]}",
-        *(f"--{name}={paths[name]}" for name in named if name in paths),
+        *(f"--{name}={quote(paths[name])}" for name in named if name in paths),
     ]
     return [f"atc {' '.join(options)} ...  # ATC"]
 
