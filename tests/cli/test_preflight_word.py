@@ -126,6 +126,24 @@ def test_a_dump_of_msprobe_is_read_at_any_level_and_a_rank_is_chosen(tmp_path: P
     assert "from keep_in_float32 import keep_in_float32" in shown
 
 
+@pytest.mark.parametrize("option", ["-o", "--write"])
+def test_what_the_benchmark_consists_of_is_not_written_to(option: str, tmp_path: Path) -> None:
+    data = benchmark(tmp_path / "precision_data")
+    graph = data / "tf" / "graph" / "step.pbtxt"
+    apart, link = tmp_path / "apart.pbtxt", tmp_path / "link.html"
+    apart.write_bytes(graph.read_bytes())
+    link.symlink_to(graph)
+    for words in (["precision_data/tf/graph/step.pbtxt"], ["precision_data/tf/new/p.html"], ["link.html"]):
+        assert "holds dumps" in tool("preflight", option, *words, cwd=tmp_path, code=2).err
+        run = tool("preflight", "../precision_data", option, f"../{words[0]}", cwd=data, code=2)
+        assert "holds dumps" in run.err, "the folder that is named is read, not the usual one"
+    assert "is the graph itself" in tool("preflight", "-g", apart, option, apart, cwd=tmp_path, code=2).err
+    assert graph.read_text() == apart.read_text() == _GRAPH
+    assert "holds dumps" in tool("bisect", "--check", "true", "--write", graph, cwd=tmp_path, code=2).err
+    assert "holds dumps" in tool("repro", "fc1", graph.parent / "new", cwd=tmp_path, code=2).err
+    assert graph.read_text() == _GRAPH
+
+
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two ranks, a dump in float16, one of statistics, tensors without a graph, and no benchmark."""

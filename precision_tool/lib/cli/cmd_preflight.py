@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.io.files import atomic_text, check_local
+from precision_tool.lib.data.workspace import open_workspace, shown_path
+from precision_tool.lib.io.files import atomic_text, check_local, real_path
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import PrecisionToolError, shown
+from precision_tool.lib.messages.errors import PrecisionToolError, UsageError, shown
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.training.mixlist import find_mixlist
 
@@ -89,9 +89,9 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     session.step = _number(args.step, session.step)
     session.rank = _number(args.rank, session.rank)
     opened = open_step(session.workspace, args.folder, args.graph, step=session.step, rank=session.rank)
-    folder = _checked_folder(session, args.write, opened.source)
+    folder = _checked_place(session, args.write, args.folder, opened)
     if args.output:
-        _checked_folder(session, posixpath.dirname(args.output) or ".", opened.source)
+        _checked_place(session, args.output, args.folder, opened)
     options = {"bound_loss": args.bound_loss, "bound_gradients": args.bound_gradients, "seconds": args.seconds}
     given = {name: value for name, value in options.items() if value is not None}
     with ProgressReport(output.err, "emulating") as progress:
@@ -131,15 +131,18 @@ def _number(given: int | None, kept: int | None) -> int | None:
     return kept if given is None else None if given == ALL else given
 
 
-def _checked_folder(session: Session, folder: str | None, dump: str) -> str | None:
-    """Return where files are to be written, absolute; None for nowhere. UsageError for a place among dumps."""
-    if folder is None:
+def _checked_place(session: Session, place: str | None, folder: str | None, opened: OpenedStep) -> str | None:
+    """Return where to write, absolute; None for nowhere. UsageError for a place among dumps, and the graph itself."""
+    if place is None:
         return None
-    if folder == _DEFAULT:
+    if place == _DEFAULT:
         return posixpath.abspath(str(session.workspace.output_dir()))
-    path = posixpath.abspath(posixpath.expanduser(folder))
+    path = posixpath.abspath(posixpath.expanduser(place))
     check_local(path)
-    session.workspace.check_outside_dumps(path, dump)
+    for space in (session.workspace, *([open_workspace(folder)] if folder is not None else [])):
+        space.check_outside_dumps(path, opened.source)
+    if real_path(path) == real_path(opened.file.path):
+        raise UsageError("cli.output_is_input", path=place)
     return path
 
 
