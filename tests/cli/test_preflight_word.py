@@ -88,6 +88,19 @@ def test_what_overflows_is_kept_and_the_files_keep_it(tmp_path: Path) -> None:
     assert fingerprint(data / "tf") == before
 
 
+def test_a_name_that_no_file_can_hold_costs_neither_the_result_nor_the_other_files(tmp_path: Path) -> None:
+    data = benchmark(tmp_path / "precision_data")
+    graph, name = data / "tf" / "graph" / "step.pbtxt", r"fc1/Square\nOpType::Conv2D"
+    graph.write_text(graph.read_text().replace("fc1/Square", name))
+    (old,) = (data / "tf" / "dump").glob("fc1_Square.*")
+    old.rename(old.with_name(old.name.replace("fc1_Square", "fc1_Square\nOpType::Conv2D")))
+    run = tool("preflight", "--type", "float16", "--write", "out", "--json", cwd=tmp_path)
+    assert "Square\nOpType::Conv2D" in "".join(run.json["types"][0]["kept"])
+    assert r"so long a line: 'fc1/Square\nOpType::Conv2D'" in run.err
+    assert "Conv2D" not in "".join(Path(tmp_path / entry["file"]).read_text() for entry in run.json["files"])
+    assert (tmp_path / "out" / "keep_dtype.cfg").is_file()
+
+
 def test_files_of_two_types_lie_apart_and_are_named_by_path(tmp_path: Path) -> None:
     benchmark(tmp_path / "precision_data")
     bounds = ("--bound-loss", "1e-9")
@@ -111,6 +124,24 @@ def test_a_dump_of_msprobe_is_read_at_any_level_and_a_rank_is_chosen(tmp_path: P
     module = (tmp_path / "out" / "bfloat16" / "keep_in_float32.py").read_text()
     assert "'blocks.0.act'" in module
     assert "from keep_in_float32 import keep_in_float32" in shown
+
+
+@pytest.mark.parametrize("option", ["-o", "--write"])
+def test_what_the_benchmark_consists_of_is_not_written_to(option: str, tmp_path: Path) -> None:
+    data = benchmark(tmp_path / "precision_data")
+    graph = data / "tf" / "graph" / "step.pbtxt"
+    apart, link = tmp_path / "apart.pbtxt", tmp_path / "link.html"
+    apart.write_bytes(graph.read_bytes())
+    link.symlink_to(graph)
+    for words in (["precision_data/tf/graph/step.pbtxt"], ["precision_data/tf/new/p.html"], ["link.html"]):
+        assert "holds dumps" in tool("preflight", option, *words, cwd=tmp_path, code=2).err
+        run = tool("preflight", "../precision_data", option, f"../{words[0]}", cwd=data, code=2)
+        assert "holds dumps" in run.err, "the folder that is named is read, not the usual one"
+    assert "is the graph itself" in tool("preflight", "-g", apart, option, apart, cwd=tmp_path, code=2).err
+    assert graph.read_text() == apart.read_text() == _GRAPH
+    assert "holds dumps" in tool("bisect", "--check", "true", "--write", graph, cwd=tmp_path, code=2).err
+    assert "holds dumps" in tool("repro", "fc1", graph.parent / "new", cwd=tmp_path, code=2).err
+    assert graph.read_text() == _GRAPH
 
 
 @pytest.fixture(scope="module")

@@ -196,12 +196,17 @@ def test_a_fault_that_may_explain_something_is_not_dropped() -> None:
 
 def test_the_proof_is_kept_with_the_verdict(tmp_path: Path) -> None:
     network().with_part("left", wrong=larger).write(tmp_path / "precision_data")
-    assert "mended" not in tool("ac", "-c", "--json", cwd=tmp_path).results[0]["verdict"]["evidence"]
+    first = tool("ac", "-c", "--json", cwd=tmp_path).results[0]["verdict"]
+    assert "mended" not in first["evidence"]
+    assert "whatif left" in {step["line"] for step in first["next"]}
     proven = tool("ac", "--prove", "--json", cwd=tmp_path).results[0]["verdict"]["evidence"]
     assert proven["mending"] == "explains"
     assert "with this op mended, the loss is" in proven["mended"]
     assert tool("ac", "--json", cwd=tmp_path).results[0]["verdict"]["evidence"] == proven
-    assert "with this op mended, the loss is" in tool("ac", cwd=tmp_path).text
+    shown = tool("ac", cwd=tmp_path).text
+    assert "with this op mended, the loss is" in shown
+    assert "whatif" not in shown, "what is proven is not to be proven again"
+    assert "whatif" not in tool("ac", "-c", "--prove", cwd=tmp_path).text
 
 
 def test_the_command(tmp_path: Path) -> None:

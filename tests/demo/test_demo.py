@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -582,3 +583,21 @@ def test_one_op_tree(tmp_path: Path) -> None:
     assert tree.golden_path is not None
     assert tree.golden_path.name.startswith("a_Relu.0.")
     assert '"_datadump_origin_name"' in tree.graph_path.read_text()
+
+
+@pytest.mark.parametrize("words", [["--fault", "fused"], ["--pytorch"]])
+def test_what_else_can_be_asked_is_printed_as_it_runs_on_the_data(words: list[str], tmp_path: Path) -> None:
+    printed = tool("demo", "x y", *words, cwd=tmp_path).out.partition("\n$ ")[0]
+    lines = [line.partition(": ")[2] for line in printed.splitlines()[1:]]
+    what_if, minimize, bisect = (shlex.split(line.partition(" --data ")[2])[1:] for line in lines[-3:])
+    assert all("--data 'x y/precision_data' " in line for line in lines)
+    data = ("--data", "x y/precision_data")
+    assert "with this op mended" in tool(*data, *what_if, cwd=tmp_path).out
+    assert tool(*data, *minimize, cwd=tmp_path).out.startswith("smallest case: wrong in")
+    assert bisect == ["bisect", "--check", "python3 train.py"]
+    bisect[-1] = "true"
+    assert tool(*data, *bisect, cwd=tmp_path).code == 0
+
+
+def test_faults_of_no_single_op_are_not_to_be_mended(tmp_path: Path) -> None:
+    assert "--minimize" not in tool("demo", "x", "--fault", "none", cwd=tmp_path).out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +23,11 @@ from precision_tool.lib.view.precision_files import (
     KEEP_DTYPE_NAME,
     MODULE_NAME,
     PrecisionFile,
+    atc_lines,
     outside_modules,
     precision_files,
     script_lines,
+    unnameable,
 )
 
 FLOAT, INT = TensorDesc(dtype="float32"), TensorDesc(dtype="int32")
@@ -67,6 +70,24 @@ def test_products_in_float32_are_not_computed_in_hf32_and_functions_with_high_pr
         "[ByOpType]", "SoftmaxV2=high_precision", "[ByNodeName]", "fc1/MatMul=enable_float_32_execution"
     ]  # fmt: skip
     assert "op_precision_mode" not in files_of("fc1/Relu"), "no kernel of a Relu computes otherwise"
+
+
+def test_an_op_that_the_files_cannot_name_is_left_out_of_all_and_named() -> None:
+    """A line break in a name would be a line of its own, and GE reads no line beyond 1,023 characters."""
+    two_lines, many = "a\nOpType::Conv2D", Op(name="many", type="ConcatV2", input_descs=(FLOAT,) * 300)
+    all_ops = [*ops(), Op(name=two_lines, type="Exp", input_descs=(FLOAT,), output_descs=(FLOAT,)), many,
+               Op(name="typed", type="B\nad")]  # fmt: skip
+    kept = forecast(kept=("fc1/MatMul", two_lines, "many", "typed"), kept_types=("Exp", "B\nad"))
+    content = "".join(file.content for file in precision_files(kept, all_ops, "TensorFlow"))
+    assert not any(name in content for name in ("Conv2D", "many", "typed", "ad\n"))
+    assert "OpType::Exp\nfc1/MatMul\n" in content, "a type that is kept needs no name"
+    assert unnameable(kept, all_ops, "TensorFlow") == [two_lines, "many", "typed"]
+    assert unnameable(kept, all_ops, "PyTorch") == []
+
+
+def test_paths_are_quoted_for_the_shell() -> None:
+    (line,) = atc_lines("float16", {"keep_dtype": "/tmp/a b;rm -rf x/k.cfg"})
+    assert "--keep_dtype=/tmp/a b;rm -rf x/k.cfg" in shlex.split(line)
 
 
 def test_nothing_to_keep_makes_no_file() -> None:

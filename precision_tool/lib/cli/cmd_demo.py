@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.arguments import program
@@ -30,6 +30,10 @@ _MORE = {
 }
 
 _COMPARE = ("ac -c",)
+#: Faults of a single op, which can be mended, and shrunk to a smaller case.
+_OF_ONE_OP = frozenset({"fused", "nan", "fusion"})
+#: Stands for the command of the user's that `bisect` runs.
+_CHECK = "python3 train.py"
 #: What is computed wrong where nothing else is asked for.
 _FAULT = "fused"
 _STEPS = 3
@@ -112,7 +116,21 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     _show_made(output, [root], truth)
     if args.generate_only:
         return DONE
+    if truth.culprit is not None and args.fault in _OF_ONE_OP:
+        _show_more(root, truth.culprit, output)
     return _find(session, root, truth.culprit, FAULTS[args.fault].did, _MORE.get(args.fault, _COMPARE), output)
+
+
+def _show_more(root: Path, culprit: str, output: Output) -> None:
+    """Print what else can be asked of the generated data, or of the command that a user's own data is of."""
+    commands = {
+        "demo_whatif": ["whatif", culprit],
+        "demo_minimize": ["repro", culprit, "--minimize"],
+        "demo_bisect": ["bisect", "--check", _CHECK],
+    }
+    for name, words in commands.items():
+        command = f"{output.command or program()} --data {quote(str(root))} {join(words)}"
+        output.print_line(text(f"screen.cli.{name}", command=command))
 
 
 def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Sequence[str], output: Output) -> int:
@@ -192,4 +210,5 @@ def _run_pytorch(
     if args.pytorch:  # whose benchmark tells how its calls hang together
         command = f"{output.command or program()} --data {quote(str(root))} preflight"
         output.print_line(text("screen.cli.demo_preflight", command=command))
+        _show_more(root, truth.culprit, output)
     return _find(session, root, truth.culprit, "wrong", _COMPARE, output)

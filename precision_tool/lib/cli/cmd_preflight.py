@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.io.files import atomic_text, check_local
+from precision_tool.lib.data.workspace import open_workspace, shown_path
+from precision_tool.lib.io.files import atomic_text, check_local, real_path
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import PrecisionToolError, UsageError, shown
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.training.mixlist import find_mixlist
 
@@ -89,9 +89,9 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     session.step = _number(args.step, session.step)
     session.rank = _number(args.rank, session.rank)
     opened = open_step(session.workspace, args.folder, args.graph, step=session.step, rank=session.rank)
-    folder = _checked_folder(session, args.write, opened.source)
+    folder = _checked_place(session, args.write, args.folder, opened)
     if args.output:
-        _checked_folder(session, posixpath.dirname(args.output) or ".", opened.source)
+        _checked_place(session, args.output, args.folder, opened)
     options = {"bound_loss": args.bound_loss, "bound_gradients": args.bound_gradients, "seconds": args.seconds}
     given = {name: value for name, value in options.items() if value is not None}
     with ProgressReport(output.err, "emulating") as progress:
@@ -101,7 +101,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if folder is not None:
         for forecast in result.types:
             place = posixpath.join(folder, forecast.dtype) if len(result.types) > 1 else folder
-            paths = _write(forecast, opened, place)
+            paths = _write(session, forecast, opened, place)
             written |= {path: option for option, path in paths}
             is_in_place = _is_found(dict(paths).get("modify_mixlist", ""))
             blocks += screen.files_block(forecast, opened.framework, opened.file.ops, paths, is_in_place=is_in_place)
@@ -131,22 +131,28 @@ def _number(given: int | None, kept: int | None) -> int | None:
     return kept if given is None else None if given == ALL else given
 
 
-def _checked_folder(session: Session, folder: str | None, dump: str) -> str | None:
-    """Return where files are to be written, absolute; None for nowhere. UsageError for a place among dumps."""
-    if folder is None:
+def _checked_place(session: Session, place: str | None, folder: str | None, opened: OpenedStep) -> str | None:
+    """Return where to write, absolute; None for nowhere. UsageError for a place among dumps, and the graph itself."""
+    if place is None:
         return None
-    if folder == _DEFAULT:
+    if place == _DEFAULT:
         return posixpath.abspath(str(session.workspace.output_dir()))
-    path = posixpath.abspath(posixpath.expanduser(folder))
+    path = posixpath.abspath(posixpath.expanduser(place))
     check_local(path)
-    session.workspace.check_outside_dumps(path, dump)
+    for space in (session.workspace, *([open_workspace(folder)] if folder is not None else [])):
+        space.check_outside_dumps(path, opened.source)
+    if real_path(path) == real_path(opened.file.path):
+        raise UsageError("cli.output_is_input", path=place)
     return path
 
 
-def _write(forecast: TypeForecast, opened: OpenedStep, folder: str) -> list[tuple[str, str]]:
-    """Write the files of a type; return the option of GE and the path of each."""
-    from precision_tool.lib.view.precision_files import precision_files
+def _write(session: Session, forecast: TypeForecast, opened: OpenedStep, folder: str) -> list[tuple[str, str]]:
+    """Write the files of a type; return the option of GE and the path of each. A note names the ops left out."""
+    from precision_tool.lib.view.precision_files import precision_files, unnameable
 
+    if left_out := unnameable(forecast, opened.file.ops, opened.framework):
+        names = [shown(name) for name in left_out]
+        session.workspace.notes.append(Message("note.cli.preflight_left_out", dtype=forecast.dtype, names=names))
     paths = []
     for file in precision_files(forecast, opened.file.ops, opened.framework):
         path = posixpath.join(folder, file.name)

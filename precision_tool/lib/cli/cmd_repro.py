@@ -73,15 +73,15 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     if args.run is not None and not args.minimize:
         raise UsageError("cli.run_without_minimize")
+    target = posixpath.expanduser(args.folder) if args.folder is not None else None
+    if target is not None:
+        check_local(target)
+        session.workspace.check_outside_dumps(target)
     session = session.at(args.step, args.rank)
     hits = session.find_ops(args.name, args.graph)
     hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
     if len({hit.op.name for hit in hits}) > 1:
         raise UsageError("cli.several_ops", name=args.name)
-    target = posixpath.expanduser(args.folder) if args.folder is not None else None
-    if target is not None:
-        check_local(target)
-        session.workspace.check_outside_dumps(target)
     repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
     if args.minimize:
         repro = _minimized(repro, args, output)

@@ -274,10 +274,10 @@ class Workspace:
     def check_outside_dumps(self, folder: PathLike, *others: PathLike) -> None:
         """Raise UsageError for an output folder that is, or lies in, one that holds dumps, which are only read.
 
-        These are the dump folders of the data folder, and `others`.
+        These are the dump folders of the data folder, all of its benchmark's `tf`, and `others`.
         """
         place = os.path.realpath(str(folder))
-        for dump in (*self.dump_dirs(), *map(Path, others)):
+        for dump in (*self.dump_dirs(), self.root / "tf", *map(Path, others)):
             root = os.path.realpath(str(dump))
             if lies_in(place, root):
                 raise UsageError.of(folder, "data.inside_dumps", dumps=dump)

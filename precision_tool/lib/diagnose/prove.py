@@ -9,7 +9,7 @@ from dataclasses import replace
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict
-from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Suspect, Verdict, number_of
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, Suspect, Verdict, number_of
 from precision_tool.lib.diagnose.whatif import SECONDS, Effect, Replay, WhatIf, conclusion
 from precision_tool.lib.io.files import real_path
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -106,8 +106,11 @@ class _Proof:
         kept[0] = replace(kept[0], facts=(*kept[0].facts, *more))
         dropped = {name for number in idle for name in (suspects[number].culprit, *suspects[number].also)}
         dropped -= {name for suspect in kept for name in (suspect.culprit, *suspect.also)}
+        steps = self._verdict.next
+        if alone[0] is not None:  # it is proven
+            steps = tuple(step for step in steps if getattr(step, "do", None) is not Action.WHAT_IF)
         return replace(
-            self._verdict, suspects=tuple(kept), facts=kept[0].facts,
+            self._verdict, suspects=tuple(kept), facts=kept[0].facts, next=steps,
             ranking=tuple(name for name in self._verdict.ranking if name not in dropped),
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.diagnose.opened_step import module_path
@@ -18,6 +19,7 @@ from precision_tool.lib.messages import text
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.ops.op_table import find
 from precision_tool.lib.training.mixlist import MIXLIST_NAME
+from precision_tool.lib.training.packages import ScriptError
 from precision_tool.lib.training.switches import dtype_lines, precision_lines
 from precision_tool.lib.view.report_page import asset
 
@@ -44,6 +46,9 @@ _GE_TYPES: Mapping[str, tuple[str, ...]] = {
     "Conv2DBackpropFilter": ("Conv2DBackpropFilter", "Conv2DBackpropFilterD"),
     "Conv2DBackpropInput": ("Conv2DBackpropInput", "Conv2DBackpropInputD"),
 }  # fmt: skip
+
+#: Stands for the data types of an op whose name is looked at.
+_ANY_TYPE = "OutputDtype:float"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +91,20 @@ def precision_files(forecast: TypeForecast, ops: Sequence[Op], framework: str) -
     -------
     list of PrecisionFile
         Only those with something in them: of TensorFlow the four of GE, of others one module of Python.
-
-    Raises
-    ------
-    ScriptError
-        An op has a name that GE's files cannot have.
+        Those of `unnameable` are left out.
     """
-    kept = [op for op in ops if op.name in set(forecast.kept)]
     if framework != "TensorFlow":
         return _module(forecast, framework)
-    types = set(forecast.kept_types)
+    kept = [op for op in _kept(forecast, ops) if not _problem(op)]
+    kept_types = [op_type for op_type in forecast.kept_types if _is_type(op_type)]
+    types = set(kept_types)
     by_name = [op for op in kept if op.type not in types]
     files = []
     if types:
-        lists = {"black-list": {"to-add": list(ge_types(forecast.kept_types))}}
+        lists = {"black-list": {"to-add": list(ge_types(kept_types))}}
         files.append(PrecisionFile(name=MIXLIST_NAME, option="modify_mixlist", content=_json(lists)))
-    if kept:
-        lines = [*(f"OpType::{name}" for name in ge_types(forecast.kept_types)), *(op.name for op in by_name)]
+    if types or kept:
+        lines = [*(f"OpType::{name}" for name in ge_types(kept_types)), *(op.name for op in by_name)]
         files.append(PrecisionFile(name=KEEP_DTYPE_NAME, option="keep_dtype", content=_lines(lines)))
         dtypes = {op.name: given for op in kept if "float" in (given := dtypes_in_float32(op))}
         if dtypes:
@@ -113,6 +115,32 @@ def precision_files(forecast: TypeForecast, ops: Sequence[Op], framework: str) -
             content = _lines(precision_lines(modes))
             files.append(PrecisionFile(name=MODE_NAME, option="op_precision_mode", content=content))
     return files
+
+
+def unnameable(forecast: TypeForecast, ops: Iterable[Op], framework: str) -> list[str]:
+    """Return the kept ops that GE's files cannot name: by their names, types, or as many tensors as no line holds."""
+    return [op.name for op in _kept(forecast, ops) if _problem(op)] if framework == "TensorFlow" else []
+
+
+def _kept(forecast: TypeForecast, ops: Iterable[Op]) -> list[Op]:
+    names = set(forecast.kept)
+    return [op for op in ops if op.name in names]
+
+
+def _problem(op: Op) -> bool:
+    """Return whether a line with an op would make GE misread or refuse a file."""
+    try:
+        dtype_lines({op.name: given if "float" in (given := dtypes_in_float32(op)) else _ANY_TYPE})
+    except ScriptError:
+        return True
+    return not _is_type(op.type)
+
+
+def _is_type(op_type: str) -> bool:
+    try:
+        return bool(dtype_lines({f"OpType::{op_type}": _ANY_TYPE}))
+    except ScriptError:
+        return False
 
 
 def _json(document: object) -> str:
@@ -181,7 +209,7 @@ def atc_lines(dtype: str, paths: Mapping[str, str]) -> list[str]:
     named = ("keep_dtype", "modify_mixlist", "op_precision_mode")
     options = [
         f"--precision_mode_v2={MODES_V2[dtype]}",
-        *(f"--{name}={paths[name]}" for name in named if name in paths),
+        *(f"--{name}={quote(paths[name])}" for name in named if name in paths),
     ]
     return [f"atc {' '.join(options)} ...  # ATC"]
 
