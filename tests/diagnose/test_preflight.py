@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import write_golden
 from msprobe_calls import Calls
 from msprobe_files import forward, tensor, write_leaf
+from tf_graphs import node, parsed
 
+from precision_tool.lib.data.benchmark_step import benchmark_step
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
 from precision_tool.lib.data.sides import find_run
+from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.emulation import Rounding, StepEmulator
 from precision_tool.lib.diagnose.op_values import RunValues
 from precision_tool.lib.diagnose.preflight import fitting_scale, preflight
@@ -280,3 +284,34 @@ def test_the_best_set_so_far_stands_when_the_time_is_up() -> None:
     assert enough
     assert (found.is_enough, found.is_finished, found.smallest) == (True, False, None)
     assert len(found.chosen) == min(map(len, enough))
+
+
+def test_the_gradient_of_a_constant_is_no_gradient_of_a_weight(tmp_path: Path) -> None:
+    """Nobody reads it, and no variable is updated by it."""
+    dtype = {"T": "type: DT_FLOAT"}
+    parts = [
+        ("x", "Placeholder", [], {"dtype": "type: DT_FLOAT"}), ("w", "VariableV2", [], {"dtype": "type: DT_FLOAT"}),
+        ("c", "Placeholder", [], {"dtype": "type: DT_FLOAT"}), ("rate", "Placeholder", [], {"dtype": "type: DT_FLOAT"}),
+        ("axes", "Placeholder", [], {"dtype": "type: DT_INT32"}), ("y", "MatMul", ["x", "w"], dtype),
+        ("z", "Mul", ["y", "c"], dtype), ("loss", "Sum", ["z", "axes"], dtype),
+        ("gradients/ones", "OnesLike", ["z"], dtype), ("gradients/z_grad/Mul", "Mul", ["gradients/ones", "c"], dtype),
+        ("gradients/z_grad/Mul_1", "Mul", ["y", "gradients/ones"], dtype),
+        ("gradients/y_grad/MatMul", "MatMul", ["x", "gradients/z_grad/Mul"], {**dtype, "transpose_a": "b: true"}),
+        ("update", "ApplyGradientDescent", ["w", "rate", "gradients/y_grad/MatMul"], dtype),
+    ]  # fmt: skip
+    x, w = (
+        np.random.default_rng(seed).standard_normal(shape).astype("f4") for seed, shape in ((1, (4, 3)), (2, (3, 2)))
+    )
+    y, ones, c, rate = x @ w, np.ones((4, 2), "f4"), np.full((), 10, "f4"), np.full((), 0.5, "f4")
+    values = (x, w, c, rate, np.array([0, 1], "i4"), y, y * c, (y * c).sum(), ones, ones * c, y, x.T @ (ones * c))
+    space = Workspace(tmp_path)
+    for (name, *_), value in zip(parts, (*values, w - rate * values[-1]), strict=True):
+        write_golden(space.tf_dump_dir, name.replace("/", "_"), 0, np.asarray(value))
+    space.tf_graph_dir.mkdir(parents=True)
+    graph = parsed("GraphDef", "".join(node(*part) for part in parts))
+    (space.tf_graph_dir / "session.pb").write_bytes(graph.SerializeToString())
+    step = benchmark_step(space)
+    result = preflight(StepEmulator(Recomputer(RunValues(step.leaf, step.file, step.side)), is_right=True))
+    names = {measured.name for measured in result.types[0].ranges}
+    assert "gradients/y_grad/MatMul" in names
+    assert "gradients/z_grad/Mul_1" not in names

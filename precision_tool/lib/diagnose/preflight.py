@@ -238,15 +238,15 @@ class _Step:
         return [root for root in self.emulator.last_roots if not is_gradient(root.op)]
 
     def _weight_gradients(self) -> list[Root]:
-        """Return the gradients in which the backward pass ends: those that update variables or that no gradient reads.
+        """Return the gradients in which the backward pass ends: those that update variables, else those nobody reads.
 
-        Of several copies of a recorded one the first.
+        Where some update variables, others that nobody reads are gradients of constants.
         """
         behind: set[int] = set()
         for op in self.emulator.ops:
             if is_gradient(op) or any(id(root.op) in behind for root in self._sources(op)):
                 behind.add(id(op))
-        ends = []
+        ends, updating = [], []
         for root in self.emulator.roots:
             if id(root.op) not in behind or updated_inputs(root.op.type):
                 continue
@@ -254,9 +254,11 @@ class _Step:
             if root.op.recorded is not None:
                 if is_gradient(root.op) and not any(is_gradient(reader) for reader in readers):
                     ends.append(root)
-            elif not readers or any(updated_inputs(reader.type) for reader in readers):
+            elif any(updated_inputs(reader.type) for reader in readers):
+                updating.append(root)
+            elif not readers:
                 ends.append(root)
-        return ends
+        return updating or ends
 
     def _needed(self) -> list[Op]:
         needed = {id(root.op) for root in (*self.loss_roots, *self.gradient_roots)}
