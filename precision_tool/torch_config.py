@@ -5,10 +5,12 @@
     scaler = GradScaler(init_scale=npu_torch_config.loss_scale(65536.0))
 
 Without the environment variable `PRECISION_TOOL_SWITCHES`, which names a file of switches, both change nothing.
+`npu_torch_config.keep_in_float32(model, ["head"])` keeps modules in float32 without one.
 """
 
 from typing import Any
 
+from precision_tool.lib.training.keep_in_float32 import keep_in_float32 as keep_in_float32
 from precision_tool.tf_config import loss_scale as loss_scale
 
 

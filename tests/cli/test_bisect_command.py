@@ -107,8 +107,22 @@ def test_pytorch_has_modules(tmp_path: Path) -> None:
     assert {"module:blocks.0.act", "autocast=off", "allow_hf32=off", "loss_scale=1"} < set(what.names)
     assert not [name for name in what.names if name.startswith(("type:", "op:", "fusion:", "op_precision_mode"))]
     kept = lines_to_keep({"float32_modules": ["a"], "allow_hf32": "off"}, "", is_pytorch=True)
-    assert kept[0] == "for path in ['a']:"
-    assert kept[-1] == "torch.npu.matmul.allow_hf32 = torch.npu.conv.allow_hf32 = False"
+    assert kept[1] == "model = npu_torch_config.keep_in_float32(model, ['a'])"
+    assert kept[2] == "torch.npu.matmul.allow_hf32 = torch.npu.conv.allow_hf32 = False"
+
+
+def test_without_data_the_changes_say_whose_lines_keep_them(tmp_path: Path) -> None:
+    changes = ["module:head", "loss_scale=1048576", "autocast=off", "precision_mode=must_keep_origin_dtype"]
+    check = "grep -q head $F && grep -q 1048576 $F && grep -q autocast $F && grep -q must_keep $F"
+    check = check.replace("$F", "$PRECISION_TOOL_SWITCHES")
+    kept = tool("bisect", "--check", check, "--changes", *changes, "--json", cwd=tmp_path).json["keep"]
+    assert "loss_scale = 1048576" in kept
+    assert "model = npu_torch_config.keep_in_float32(model, ['head'])" in kept
+    block = kept.index('with torch.autocast("npu", enabled=False):')
+    assert kept[block + 1].startswith("    ")
+    assert kept[-1] == "config = npu_tf_config.session_dump_config(config, precision_mode='must_keep_origin_dtype')"
+    for line in ("loss_scale = 0.5", "loss_scale = 33554432"):
+        assert lines_to_keep({"loss_scale": float(line.split()[-1])}, "", is_pytorch=False) == [line]
 
 
 def test_a_search_that_is_stopped_by_ctrl_c_twice(demo: Path) -> None:

@@ -123,14 +123,17 @@ def test_the_limit_is_said(tree: Path) -> None:
 
 
 def test_ctrl_c_writes_the_smallest_so_far(tree: Path) -> None:
-    """The kernel itself presses Ctrl+C in its eighth run: its shell's parent is the tool."""
-    command = f"echo >> count; [ $(wc -l < count) -ne 8 ] || kill -INT $PPID; {kernel(tree)}"
+    """The kernel presses Ctrl+C twice in its eighth run: its shell's parent is the tool, which waits for its end."""
+    hang = "echo $$ > pid; trap '' INT TERM; kill -INT $PPID; sleep 0.4; kill -INT $PPID; sleep 1.5; exit"
+    command = f"echo >> count; if [ $(wc -l < count) -eq 8 ]; then {hang}; fi; {kernel(tree)}"
     words = [*TOOL, "repro", "relu", "out", "--minimize", "--run", command]
     ended = subprocess.run(
         words, cwd=tree, env=environment(tree), capture_output=True, text=True, timeout=HANG, check=False,
         preexec_fn=hear_signals,
     )  # fmt: skip
     assert ended.returncode == 130, ended.stderr
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int((tree / "pid").read_text()), 0)
     assert "smallest case so far" in " ".join(ended.stderr.split())
     assert check(tree / "out") == 1
     assert np.load(tree / "out" / "input_0.npy").size < X.size

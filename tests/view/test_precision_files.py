@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
 
 import pytest
 from preflights import OPS, forecast
+from torch_oracle import torch_python
+from training_side import run_script
 
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.msprobe import RecordedCall, RecordedOp, parse_call_name
@@ -135,50 +132,61 @@ def test_the_module_names_modules_by_their_paths(framework: str) -> None:
     assert eval(listed[1]) == ("blocks.0.act", "head")
 
 
-class Tensor:
-    """A tensor of a type; `torch` below has no more of it."""
+TORCH_SCRIPT = """
+    import json, torch
+    from keep_in_float32 import MODULES, keep_in_float32
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+    class Two(torch.nn.Module):
+        def forward(self, x, mask, *, scale=None):
+            seen.update(x=x, mask=mask, scale=scale)
+            return {"y": [x * mask], "at": mask, "loss": x.mean()}
 
-    def is_floating_point(self) -> bool:
-        return self.dtype != "int64"
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb, self.two, self.lstm = torch.nn.Embedding(10, 8), Two(), torch.nn.LSTM(8, 8, batch_first=True)
+            self.att, self.head = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.nn.Linear(8, 2)
+        def forward(self, at):
+            x = self.emb(at)
+            y = self.two(x, at[..., None], scale=x)
+            h, state = self.lstm(y["y"][0])
+            out, weights = self.att(h, h, h)
+            return {"emb": x, "y": y["y"][0], "at": y["at"], "loss": y["loss"], "h": h, "c": state[1], "out": out,
+                    "weights": weights, "head": self.head(out)}
 
-    def float(self) -> Tensor:
-        return Tensor("float32")
+    def name(each):
+        return str(each.dtype).partition(".")[2]
+
+    def types(net, is_on):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
+            return {key: name(each) for key, each in net(torch.tensor([[1, 2, 3]])).items()}
+
+    seen = {}
+    torch.manual_seed(0)
+    net = Net()
+    exact = net(torch.tensor([[1, 2, 3]]))["weights"]
+    assert keep_in_float32(net, MODULES) is net
+    results = [types(net, True), types(net, False)]
+    inner = {key: name(each) for key, each in seen.items()}
+    with torch.no_grad():
+        same = torch.equal(net(torch.tensor([[1, 2, 3]]))["weights"], exact)
+    halves = types(keep_in_float32(Net().bfloat16(), MODULES), False)
+    print(json.dumps({"results": results, "inner": inner, "same": same, "halves": halves}))
+"""
 
 
-class Torch(ModuleType):
-    """What the module takes of PyTorch."""
-
-    Tensor = Tensor
-    autocasts: ClassVar[list[tuple[str, bool]]] = []
-
-    @contextmanager
-    def autocast(self, device: str, enabled: bool = True) -> Iterator[None]:
-        self.autocasts.append((device, enabled))
-        yield
-        self.autocasts.append((device, not enabled))
-
-
-class Gelu:
-    """A module that keeps what it is given, and whether autocast was on."""
-
-    def float(self) -> Gelu:
-        return self
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return args, kwargs, Torch.autocasts[-1]
-
-
-def test_named_modules_get_float32_and_no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    (file,) = precision_files(forecast(kept=("x",), modules=("act (GELU)",)), calls(), "PyTorch")
-    monkeypatch.setitem(sys.modules, "torch", Torch("torch"))
-    module: dict[str, Any] = {}
-    exec(file.content, module)
-    act = Gelu()
-    model = SimpleNamespace(get_submodule={"act": act}.__getitem__)
-    assert module["keep_in_float32"](model, "cpu") is model
-    args, kwargs, autocast = act.forward([Tensor("float16")], 3, mask=Tensor("int64"))
-    assert (args[0][0].dtype, args[1], kwargs["mask"].dtype) == ("float32", 3, "int64")
-    assert autocast == ("cpu", False)
+def test_named_modules_compute_in_float32_with_pytorch(tmp_path: Path) -> None:
+    """Indices stay, keywords and nested outputs are cast, and no type changes where autocast is off."""
+    kept = forecast(kept=("x",), modules=("emb (Embedding)", "two (Two)", "lstm (LSTM)", "att (MultiheadAttention)"))
+    (file,) = precision_files(kept, calls(), "PyTorch")
+    (tmp_path / file.name).write_text(file.content, "utf-8")
+    run = run_script(torch_python(), TORCH_SCRIPT, tmp_path, paths=(tmp_path,)).document
+    assert run["inner"] == {"x": "float32", "mask": "int64", "scale": "float32"}
+    assert run["same"]
+    on, off = run["results"]
+    assert on.pop("loss") == "float32"  # float16 may not hold it
+    assert on.pop("at") == off.pop("at") == run["halves"].pop("at") == "int64"
+    assert set(on.values()) == {"bfloat16"}
+    assert set(off.values()) == {"float32"}
+    assert run["halves"].pop("loss") == "float32"
+    assert set(run["halves"].values()) == {"bfloat16"}

@@ -10,9 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,9 +18,9 @@ from pathlib import Path
 
 from precision_tool.lib.cli.command import Output, show_note, tell_notes
 from precision_tool.lib.cli.switch_files import SwitchFile
-from precision_tool.lib.compare.toolkit import end_group
+from precision_tool.lib.compare.toolkit import run_command, shell, uninterrupted
 from precision_tool.lib.diagnose.bisect import Answer, Bisection, Search, Try
-from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
+from precision_tool.lib.io.files import could_be_path, read_text
 from precision_tool.lib.io.fusion_passes import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
 from precision_tool.lib.messages import Message, text
@@ -91,7 +88,7 @@ class BisectRun:
         try:
             return search.run(self.once, self.answers)
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 self.close()
 
     # --- on the disk ---
@@ -192,31 +189,13 @@ class BisectRun:
 
     def _run(self, log: str, variables: Mapping[str, str]) -> int | None:
         """Return the exit code of the command, None if it ran out of time. What it started ends with it."""
-        shell = os.environ.get("SHELL") or "/bin/sh"
         environment = {**os.environ, FILE_VARIABLE: os.path.abspath(self.file.target), **variables}
         try:
-            with (
-                open_to_write(log) as file,
-                subprocess.Popen(
-                    [shell, "-c", self.check],
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    start_new_session=True,
-                ) as process,
-            ):
-                try:
-                    return process.wait(self.timeout)
-                except subprocess.TimeoutExpired:
-                    return None
-                finally:
-                    with _uninterrupted():
-                        end_group(process)
+            return run_command(self.check, log=log, environment=environment, time_limit=self.timeout)
         except OutputError:
             raise
         except OSError as error:
-            raise OutputError("cli.shell_not_run", shell=shell, reason=error.strerror) from error
+            raise OutputError("cli.shell_not_run", shell=shell(), reason=error.strerror) from error
 
 
 def conduct(
@@ -277,21 +256,6 @@ def searched_so_far(run: BisectRun, search: Search) -> tuple[str, ...]:
     """Return the changes, with the reserve if the search reached it."""
     names = tuple(search.names)
     return names if all({*attempt.changes} <= {*names} for attempt in run.tries) else run.names
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let nothing interrupt what ends the user's command or restores a file: a second Ctrl+C comes too early."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ending}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def is_bisected(folder: Path, path: str) -> bool:

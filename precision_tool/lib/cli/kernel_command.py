@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.toolkit import end_group
+from precision_tool.lib.compare.toolkit import run_command
 from precision_tool.lib.diagnose.minimize import Case, KernelFailedError
 from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
 from precision_tool.lib.messages import Message
@@ -72,21 +70,9 @@ class KernelCommand:
         return {**document, "call": code} if code else document
 
     def _run(self, given: Path, made: Path, log: Path) -> None:
-        shell = os.environ.get("SHELL") or "/bin/sh"
-        words = [shell, "-c", f"{self.command} {shlex.quote(str(given))} {shlex.quote(str(made))}"]
+        command = f"{self.command} {shlex.quote(str(given))} {shlex.quote(str(made))}"
         try:
-            with (
-                log.open("wb") as file,
-                subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-                ) as process,
-            ):
-                try:
-                    code: int | None = process.wait(self.timeout)
-                except subprocess.TimeoutExpired:
-                    code = None
-                finally:
-                    end_group(process)
+            code = run_command(command, log=str(log), time_limit=self.timeout)
         except OSError as error:
             raise KernelFailedError(Message("minimal.kernel.not_run", why=error.strerror or str(error))) from error
         if code is None:

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -314,22 +315,88 @@ def run_tool(
                 "compare.tool_timeout", tool=name, seconds=time_limit, output=last_lines(log), log=log
             ) from None
         finally:
-            end_group(process)
+            _end_group(process)
     return ToolRun(name=name, code=code, log=log)
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the whole process group: the program may have ended and left children behind."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
+def shell() -> str:
+    """Return the shell that runs commands of the user's."""
+    return os.environ.get("SHELL") or "/bin/sh"
+
+
+def run_command(
+    command: str, *, log: str, environment: Mapping[str, str] | None = None, time_limit: float | None = None
+) -> int | None:
+    """Run a command of the user's in the shell, and end with it all that it started, also where the user stops us.
+
+    Parameters
+    ----------
+    command : str
+        What the shell gets.
+    log : str
+        The file for all that it prints.
+    environment : mapping of str to str, optional
+        Its variables instead of ours.
+    time_limit : float, optional
+        Seconds that it may take.
+
+    Returns
+    -------
+    int or None
+        Its exit code; None where the time is up.
+
+    Raises
+    ------
+    OSError
+        The shell cannot be started, or, as OutputError, the log not be written.
+    """
+    with (
+        open_to_write(log) as file,
+        subprocess.Popen(
+            [shell(), "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
-            os.killpg(process.pid, sent)
-        except (ProcessLookupError, PermissionError):
-            break
-        deadline = time.monotonic() + _GRACE
-        while time.monotonic() < deadline and _is_alive(process):
-            time.sleep(0.02)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE)
+            return process.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end_group(process)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let nothing interrupt what ends a command or restores a file: a second Ctrl+C comes too early."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ending}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the whole process group: the program may have ended and left children behind."""
+    with uninterrupted():
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, sent)
+            except (ProcessLookupError, PermissionError):
+                break
+            deadline = time.monotonic() + _GRACE
+            while time.monotonic() < deadline and _is_alive(process):
+                time.sleep(0.02)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
 
 
 def _is_alive(process: subprocess.Popen[bytes]) -> bool:

@@ -242,7 +242,7 @@ def lines_to_keep(document: Mapping[str, Any], path: str, *, is_pytorch: bool) -
     path : str
         The file in which the document is, "" where it was not written.
     is_pytorch : bool
-        Whether the script is one of PyTorch.
+        Whether the script is known to be one of PyTorch; it is as well where only PyTorch has a change.
 
     Returns
     -------
@@ -251,26 +251,25 @@ def lines_to_keep(document: Mapping[str, Any], path: str, *, is_pytorch: bool) -
     """
     if path:
         return [f"export PRECISION_TOOL_SWITCHES={shlex.quote(path)}"]
-    rest = {name: value == "on" if value in ("on", "off") else value for name, value in document.items()}
-    scale, types = rest.pop("loss_scale", None), rest.pop("float32_types", None)
-    lines = [f"loss_scale = {scale:g}"] if scale is not None else []
-    if is_pytorch:
-        for name, value in rest.items():
-            lines += [line.format(value) for line in _PYTORCH_LINES.get(name, ())]
-    else:
-        lines += [f"npu_tf_config.mixed_precision_list(black={types!r})  # action='mixlist'"] if types else []
-        arguments = ", ".join(f"{name}={value!r}" for name, value in rest.items() if name not in PYTORCH_SWITCHES)
-        lines += [f"config = npu_tf_config.session_dump_config(config, {arguments})"] if arguments else []
-    return lines
+    values = {name: value == "on" if value in ("on", "off") else value for name, value in document.items()}
+    scale, types = values.pop("loss_scale", None), values.pop("float32_types", None)
+    lines = [f"loss_scale = {str(float(scale)).removesuffix('.0')}"] if scale is not None else []
+    is_pytorch = is_pytorch or any(name in PYTORCH_SWITCHES for name in values)
+    for name in list(values) if is_pytorch else ():
+        if name in _PYTORCH_LINES:
+            value = values.pop(name)
+            lines += [line.format(value) for line in _PYTORCH_LINES[name]]
+    lines += [f"npu_tf_config.mixed_precision_list(black={types!r})  # action='mixlist'"] if types else []
+    arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return lines + ([f"config = npu_tf_config.session_dump_config(config, {arguments})"] if arguments else [])
 
 
 #: The lines of a script that keep a switch of PyTorch.
 _PYTORCH_LINES = {
-    "autocast": ('torch.autocast("npu", enabled={})',),
+    "autocast": ('with torch.autocast("npu", enabled={}):', "    loss = criterion(model(inputs), labels)"),
     "float32_modules": (
-        "for path in {!r}:", "    module = model.get_submodule(path).float()",
-        '    in_float32 = torch.autocast("npu", enabled=False)(module.forward)',
-        "    module.forward = lambda x, run=in_float32: run(x.float()).to(x.dtype)",
+        "import precision_tool.torch_config as npu_torch_config",
+        "model = npu_torch_config.keep_in_float32(model, {!r})",
     ),
     "allow_hf32": ("torch.npu.matmul.allow_hf32 = torch.npu.conv.allow_hf32 = {}",),
     "deterministic": ("torch.use_deterministic_algorithms({})",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import getsource
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from precision_tool.lib.diagnose.preflight_model import TypeForecast
 from precision_tool.lib.messages import text
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.ops.op_table import find
+from precision_tool.lib.training import keep_in_float32
 from precision_tool.lib.training.mixlist import MIXLIST_NAME
 from precision_tool.lib.training.packages import ScriptError
 from precision_tool.lib.training.switches import dtype_lines, precision_lines
@@ -231,12 +233,12 @@ def _module(forecast: TypeForecast, framework: str) -> list[PrecisionFile]:
         return []
     listed = "(\n" + "".join(f"    {name!r},\n" for name in modules) + ")"
     what = text("screen.view.preflight.in_module", dtype=forecast.dtype)
-    template = asset(f"keep_in_float32.{'mindspore' if framework == 'MindSpore' else 'torch'}.txt")
-    content = template.replace("@WHAT@", what).replace("@MODULES@", listed)
+    source = asset("keep_in_float32.mindspore.txt") if framework == "MindSpore" else getsource(keep_in_float32)
+    content = f"{source}\n\n#: {what}\nMODULES = {listed}\n"
     return [PrecisionFile(name=MODULE_NAME, option="", content=content)]
 
 
 def module_lines(framework: str) -> list[str]:
     """Return the lines of a script that use the module."""
     name = "net" if framework == "MindSpore" else "model"
-    return ["from keep_in_float32 import keep_in_float32", f"{name} = keep_in_float32({name})"]
+    return ["from keep_in_float32 import MODULES, keep_in_float32", f"{name} = keep_in_float32({name}, MODULES)"]
