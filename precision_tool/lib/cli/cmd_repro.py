@@ -124,13 +124,15 @@ def _show(folder: str, repro: Repro, args: argparse.Namespace, output: Output) -
         return
     document = repro_document(folder, repro)
     if made is not None:
-        output.print_line(text("screen.cli.minimized", sentence=sentence(made)))
+        output.print_line(text("screen.cli.minimized", sentence=sentence(made), cut=not made.runs or None))
         output.print_line(
             text(
                 "screen.cli.minimized_size", before=made.original.elements, after=made.case.elements,
                 size=sum(document["files"].values()), runs=made.runs or None, failed=made.failed or None,
             )
         )  # fmt: skip
+        if not made.runs:
+            output.print_line(text("screen.cli.minimized_cut"))
         other = changed(made.changed)
         if other is not None:
             output.print_line(render(other))

@@ -599,7 +599,7 @@ def _repro(kinds: _Parts) -> Part:
     as_if = kinds.object("AsIf", dict.fromkeys(("name", "value", "other"), str))
     minimized = kinds.object("Minimized", {
         "sentence": str, **dict.fromkeys(("elements_before", "elements", "runs", "failed", "limit"), int),
-        **dict.fromkeys(("is_limited", "is_stopped", "is_at_any_size"), bool),
+        **dict.fromkeys(("is_limited", "is_stopped", "is_at_any_size", "is_cut"), bool),
         "rules": [SizeRule], "spans": [Span], "as_if": _either(NULL, as_if),
         "changed": Mapping[str, Any],
     })  # fmt: skip

@@ -92,6 +92,7 @@ def minimized_document(minimized: Minimized) -> dict[str, Any]:
         "is_limited": minimized.is_limited,
         "is_stopped": minimized.is_stopped,
         "is_at_any_size": minimized.is_at_any_size,
+        "is_cut": not minimized.runs,
         "rules": [asdict(rule) for rule in minimized.rules],
         "spans": [asdict(span) for span in minimized.spans],
         "changed": dict(minimized.changed),

@@ -458,7 +458,7 @@ def _readme(document: Mapping[str, Any], *, has_script: bool, is_alone: bool) ->
     title, origin = Message("repro.title", type=kind), Message("repro.origin", op=op, tool=document["tool"])
     said = []
     if minimized is not None:
-        said = [render(Message("repro.minimal", sentence=minimized["sentence"])), ""]
+        said = [render(Message("repro.minimal", sentence=minimized["sentence"], cut=minimized["is_cut"] or None)), ""]
         if minimized["changed"]:
             said += [render(changed(minimized["changed"])) + ".", ""]
     lines = [f"# {render(title)}", "", render(origin), "", *said, *(f"- {render(item)}" for item in items)]
