@@ -375,19 +375,14 @@ class _Step:
         # Of each op whether it is reached; None for what nothing emulated lies before: a recorded value is right there.
         states: dict[int, bool | None] = {}
         for op in self.ops:
-            parents = [(self._carries_gradient(root), self._state(root, states)) for root in self.values.producers(op)]
-            known = [state for _, state in parents if state is not None]
+            parents = [self._state(root, states) for root in self.values.producers(op)]
+            known = [state for state in parents if state is not None]
             if id(op) in self.computed:
-                # A gradient goes on along gradients: activations alone, which most of its ops read too, do not do.
-                own = [state for is_passed, state in parents if is_passed and state is not None]
-                states[id(op)] = any(own if is_gradient(op) and own else known) or not known
+                states[id(op)] = any(known) or not known
             elif known and self._has_floats(op):
                 states[id(op)] = False
                 self.between.append(op.name)
         return {number for number, state in states.items() if state}
-
-    def _carries_gradient(self, root: Root) -> bool:
-        return is_gradient(root.op) or id(root.op) in self._given_gradients
 
     def _state(self, root: Root, states: Mapping[int, bool | None]) -> bool | None:
         if root.op.type != UNRECORDED:
