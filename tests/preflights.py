@@ -84,7 +84,8 @@ def calm(dtype: str = "bfloat16") -> TypeForecast:
 
 def preflight_result(*types: TypeForecast, framework: str = "TensorFlow") -> Preflight:
     return Preflight(
-        source="tf/dump", graph="tf/graph/step.pb", framework=framework, ops=len(OPS), loss_name="loss/Mean",
-        loss=2.302585, bound_loss=1e-3, bound_gradients=0.05, types=types or (forecast(), calm()),
+        source="tf/dump", graph="tf/graph/step.pb", framework=framework, ops=len(OPS), emulated=len(OPS),
+        loss_name="loss/Mean", loss=2.302585, bound_loss=1e-3, bound_gradients=0.05,
+        types=types or (forecast(), calm()),
         not_emulated={"dropout/Mask": Message("reason.random")}, seconds=1.0,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from msprobe_network import dump_network
 from preflights import forecast, preflight_result
 
 from precision_tool import open_data
+from precision_tool.cli import main
 from precision_tool.lib.cli.command import load_command
 from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.diagnose import preflight as preflight_module
 from precision_tool.lib.diagnose.emulation import StepEmulator
 from precision_tool.lib.diagnose.opened_step import OpenedStep, described
 from precision_tool.lib.diagnose.preflight import BOUND_GRADIENTS, BOUND_LOSS, SECONDS
@@ -58,6 +61,93 @@ def benchmark(folder: Path, *, has_graph: bool = True) -> Path:
         (folder / "tf" / "graph").mkdir()
         (folder / "tf" / "graph" / "step.pbtxt").write_text(_GRAPH)
     return folder
+
+
+def custom_step(folder: Path, *ops: tuple[str, str, str, Any]) -> Path:
+    """Write a step of TensorFlow: x of 8 × 6 times w of 6 × 5, and ops by name, type, inputs, and their results."""
+    random = np.random.default_rng(1)
+    tensors = {"x": random.standard_normal((8, 6)), "w": random.standard_normal((6, 5)) * 300}
+    tensors["fc1"] = tensors["x"] @ tensors["w"]
+    lines = [*_GRAPH.splitlines()[1:3], f'node {{ name: "fc1" op: "MatMul" input: "x" input: "w" {_FLOAT} }}']
+    lines += _GRAPH[_GRAPH.index('node { name: "Mean/axes"') : _GRAPH.index('node { name: "loss/Mean"')].splitlines()
+    for name, op_type, inputs, result in ops:
+        tensors[name] = result(tensors)
+        given = "".join(f' input: "{each}"' for each in inputs.split())
+        shape = 'attr { key: "_output_shapes" value { list { shape { } } } }' if np.ndim(tensors[name]) == 0 else ""
+        lines.append(f'node {{ name: "{name}" op: "{op_type}"{given} {_FLOAT} {shape} }}')
+    (folder / "tf" / "dump").mkdir(parents=True)
+    for name, array in tensors.items():
+        np.save(folder / "tf" / "dump" / f"{name.replace('/', '_')}.0.1700000000000000.npy", np.asarray(array, "f4"))
+    (folder / "tf" / "graph").mkdir()
+    (folder / "tf" / "graph" / "step.pbtxt").write_text("\n".join(lines))
+    return folder
+
+
+_MEAN = ("loss", "Mean", "y Mean/axes", lambda t: t["y"].mean())
+
+
+def test_a_loss_that_is_not_emulated_is_not_known(tmp_path: Path) -> None:
+    custom_step(
+        tmp_path / "precision_data", ("y", "Square", "fc1", lambda t: t["fc1"] ** 2),
+        ("loss", "MyLoss", "y", lambda t: t["y"].mean() / 1000),
+    )  # fmt: skip
+    run = tool("preflight", "--type", "bfloat16", "--json", "--fail", cwd=tmp_path, code=1).json
+    (brain,) = run["types"]
+    assert (brain["is_enough"], brain["with_kept"]["loss"], brain["kept"]) == (None, "nan", [])
+    assert (run["ops"], run["emulated"], run["between"]) == (3, 2, ["loss"])
+    told = " ".join(tool("preflight", "--type", "both", cwd=tmp_path, columns=400).out.split())
+    assert "emulated: 2 of 3 ops; a change before loss is not seen behind" in told
+    assert "not known what has to stay in float32: no unbroken path of emulated ops leads to the loss" in told
+    assert "keep at least 1 of 3 ops in float32" in told, "the square overflows float16 whatever comes behind"
+    assert "verified" not in told
+    assert "no smaller set" not in told
+
+
+def test_an_op_without_a_formula_is_kept_where_its_recorded_values_overflow(tmp_path: Path) -> None:
+    custom_step(
+        tmp_path / "precision_data", ("fc1/My", "MyOp", "fc1", lambda t: t["fc1"] ** 2),
+        ("y", "Add", "fc1 fc1/My", lambda t: (t["fc1"] + t["fc1/My"]) * 1.0), _MEAN,
+    )  # fmt: skip
+    (half,) = tool("preflight", "--type", "float16", "--json", "--write", "out", cwd=tmp_path).json["types"]
+    assert half["kept_not_emulated"] == ["fc1/My"]
+    assert "fc1/My" in half["kept"]
+    assert "MyOp" in json.loads((tmp_path / "out" / "modify_mixlist.json").read_text())["black-list"]["to-add"]
+    told = " ".join(tool("preflight", "--type", "float16", cwd=tmp_path, columns=400).out.split())
+    assert "fc1/My: kept for their recorded values, not emulated" in told
+    assert "verified" not in told
+
+
+def test_recorded_gradients_count_for_the_loss_scale(tmp_path: Path) -> None:
+    custom_step(
+        tmp_path / "precision_data", ("y", "Relu", "fc1", lambda t: np.maximum(t["fc1"], 0)), _MEAN,
+        ("gradients/fc1_grad/My", "MyGrad", "fc1", lambda t: np.full((8, 5), 1e-9)),
+    )  # fmt: skip
+    run = tool("preflight", "--type", "float16", "--json", "--fail", cwd=tmp_path, code=1).json
+    scale = run["types"][0]["scale"]
+    assert 1 < scale["lowest"] <= scale["advised"] <= scale["highest"] < 2.0**50
+    told = " ".join(tool("preflight", "--type", "float16", cwd=tmp_path, columns=400).out.split())
+    assert "leads to any weight's gradient; relative error of the loss" in told
+
+
+def test_ctrl_c_shows_the_best_set_and_writes_no_unverified_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark(tmp_path / "precision_data")
+    monkeypatch.chdir(tmp_path)
+    real = preflight_module._Forecaster._emulate
+
+    def emulate(self: Any, chosen: Any, **options: Any) -> Any:
+        if chosen:
+            raise KeyboardInterrupt
+        return real(self, chosen, **options)
+
+    monkeypatch.setattr(preflight_module._Forecaster, "_emulate", emulate)
+    assert main(["preflight", "--type", "float16", "--write", "out"]) == 130
+    told = " ".join(capsys.readouterr().out.replace("┃", " ").split())
+    assert "no file is written" in told
+    assert "the search did not end" in told
+    assert "0 of" not in told
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_overflows_is_kept_and_the_files_keep_it(tmp_path: Path) -> None:

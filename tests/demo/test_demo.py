@@ -593,7 +593,9 @@ def test_what_else_can_be_asked_is_printed_as_it_runs_on_the_data(words: list[st
     assert all("--data 'x y/precision_data' " in line for line in lines)
     data = ("--data", "x y/precision_data")
     assert "with this op mended" in tool(*data, *what_if, cwd=tmp_path).out
-    assert tool(*data, *minimize, cwd=tmp_path).out.startswith("smallest part of the dump that shows the error: wrong in")
+    assert tool(*data, *minimize, cwd=tmp_path).out.startswith(
+        "smallest part of the dump that shows the error: wrong in"
+    )
     assert bisect == ["bisect", "--check", "python3 train.py"]
     bisect[-1] = "true"
     assert tool(*data, *bisect, cwd=tmp_path).code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,14 @@ from precision_tool.lib.data.sides import find_run
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.emulation import Rounding, StepEmulator
 from precision_tool.lib.diagnose.op_values import RunValues
-from precision_tool.lib.diagnose.preflight import fitting_scale, preflight
+from precision_tool.lib.diagnose.preflight import _Forecaster, fitting_scale, preflight
 from precision_tool.lib.diagnose.preflight_model import Errors, Preflight, Risk, TypeForecast
-from precision_tool.lib.diagnose.preflight_search import Bounds, Search, SearchEndedError
+from precision_tool.lib.diagnose.preflight_search import Bounds, FoundSet, Search, SearchEndedError
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.unrecorded_views import view_of
+from precision_tool.lib.messages import render
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.view.preflight_screen import conclusion, scale_words
 
 OPS = ("Functional.linear.0", "Torch.square.0", "Functional.linear.1", "Tensor.mean.0")
 
@@ -173,6 +177,9 @@ def test_a_loss_scale_lies_between_what_vanishes_and_what_overflows() -> None:
     both = fitting_scale([{-60: 1.0}, large], 7.0, "float16")
     assert both.lowest > both.highest > both.advised
     assert fitting_scale([], 0.0, "float16").advised == 1
+    infinite = fitting_scale([], np.inf, "float16")
+    assert infinite.lowest > infinite.highest
+    assert scale_words(infinite).kind.endswith("infinite")
 
 
 def test_squares_inside_a_norm_are_kept_out_of_the_type(tmp_path: Path) -> None:
@@ -315,3 +322,31 @@ def test_the_gradient_of_a_constant_is_no_gradient_of_a_weight(tmp_path: Path) -
     names = {measured.name for measured in result.types[0].ranges}
     assert "gradients/y_grad/MatMul" in names
     assert "gradients/z_grad/Mul_1" not in names
+
+
+def test_a_search_that_kept_everything_in_vain_did_end() -> None:
+    found = Search(lambda chosen: Errors(loss=1.0, gradients=0.0), range(3), (), Bounds(loss=0.5, gradients=1)).run()
+    assert (found.is_enough, found.is_finished) == (False, True)
+
+
+def test_a_search_without_time_for_one_set_does_not_say_that_all_was_tried(tmp_path: Path) -> None:
+    result, forecast = _in_float16(Net(gain=60.0).emulator(tmp_path), seconds=0.0)
+    assert forecast.kept, "what overflows inside is kept in any case"
+    result, forecast = _in_float16(Net().emulator(tmp_path / "calm"), seconds=0.0, bound_loss=1e-9)
+    assert (forecast.kept, forecast.is_enough, forecast.is_finished) == ((), False, False)
+    told = render(conclusion(forecast, result))
+    assert "the search did not end" in told
+    assert "even with" not in told
+
+
+def test_types_are_completed_only_as_far_as_they_are_enough_together() -> None:
+    forecaster: Any = object.__new__(_Forecaster)
+    units = [(Op(name=f"{op_type}{number}", type=op_type),) for op_type in "AB" for number in range(4)]
+    forecaster._step = SimpleNamespace(units=units)
+    forecaster._bounds, forecaster._not_computed, forecaster.is_interrupted = Bounds(loss=1, gradients=1), {}, False
+    forecaster.__dict__["_not_rounded"] = []
+    errors = {True: Errors(loss=9.0, gradients=0.0), False: Errors(loss=0.5, gradients=0.0)}
+    forecaster._emulate = lambda chosen: errors[{3, 7} <= chosen]
+    chosen = frozenset({0, 1, 2, 4, 5, 6})
+    found = FoundSet(chosen=chosen, errors=Errors(loss=0.1, gradients=0.0), is_enough=True, is_finished=True)
+    assert forecaster._kept_types(found) == (("A",), errors[False]), "3 and 7 together are too much"

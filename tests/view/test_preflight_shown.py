@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,14 @@ def test_each_emulation_of_the_search_is_a_line_with_what_is_new_in_it() -> None
     at = next(number for number, line in enumerate(lines) if line.startswith("search: 3 emulations"))
     assert [line.split()[:2] for line in lines[at + 2 : at + 5]] == [["1", "0"], ["2", "1"], ["3", "2"]]
     assert [line.rpartition("+ ")[2] for line in lines[at + 3 : at + 5]] == ["fc1/Square", "loss/Softmax"]
+
+
+def test_the_last_emulations_are_shown_with_that_of_the_set_which_was_chosen() -> None:
+    told = forecast()
+    first, second, chosen = told.steps
+    lines = screen(preflight_result(replace(told, steps=(first, chosen, *[second] * 5))), limit=3).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("search: 7 emulations"))
+    assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["2", "6", "7"]
 
 
 def test_the_conclusion_comes_last_with_the_names() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
+from precision_tool.lib.cli.words import STOPPED
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import open_workspace, shown_path
 from precision_tool.lib.io.files import atomic_text, check_local, real_path
@@ -67,7 +68,9 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add(parser, "-o", dest="output", metavar="FILE.html", completes="file",
               help="also write a report with a heat map of all ops")  # fmt: skip
     flags.add_json(parser)
-    parser.add_argument("--fail", action="store_true", help="exit code 1 if a type needs ops in float32")
+    parser.add_argument(
+        "--fail", action="store_true", help="exit code 1 if a type needs ops in float32, or if that is not known"
+    )
 
 
 @command(
@@ -101,11 +104,11 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if folder is not None:
         for forecast in result.types:
             place = posixpath.join(folder, forecast.dtype) if len(result.types) > 1 else folder
-            paths = _write(session, forecast, opened, place)
+            paths = _write(session, forecast, opened, place) if _is_usable(forecast) else []
             written |= {path: option for option, path in paths}
             is_in_place = _is_found(dict(paths).get("modify_mixlist", ""))
             blocks += screen.files_block(forecast, opened.framework, opened.file.ops, paths, is_in_place=is_in_place)
-    steps = [] if folder is not None or not any(forecast.kept for forecast in result.types) else [_write_step(args)]
+    steps = [] if folder is not None or not any(f.kept and _is_usable(f) for f in result.types) else [_write_step(args)]
     if args.output:
         from precision_tool.lib.view.preflight_report import write_preflight
 
@@ -123,7 +126,14 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         if steps:
             output.out.print(NextSteps(steps, output.command_for(session)))
     needs = any(forecast.kept or not forecast.is_enough for forecast in result.types)
+    if result.is_interrupted:
+        return STOPPED
     return FOUND if args.fail and needs else DONE
+
+
+def _is_usable(forecast: TypeForecast) -> bool:
+    """Return whether what is to be kept may be written: not a set that is beyond the bounds."""
+    return forecast.is_enough is not False
 
 
 def _number(given: int | None, kept: int | None) -> int | None:

@@ -110,13 +110,13 @@ def preflight(
     step = _Step(emulator, tuple(dtypes), _Reported(progress))
     step.measure()
     bounds = Bounds(loss=bound_loss, gradients=bound_gradients)
-    types = []
+    types, is_interrupted = [], False
     for number, dtype in enumerate(dtypes):
         left = max(0.0, seconds - (time.monotonic() - started)) / (len(dtypes) - number)
         forecaster = _Forecaster(step, dtype, bounds, time.monotonic() + left)
         types.append(forecaster.forecast())
         if forecaster.is_interrupted:  # Ctrl+C ends all searches: the other types are told without
-            seconds = 0.0
+            seconds, is_interrupted = 0.0, True
     step.reported.finish()
     return Preflight(
         source="",
@@ -129,7 +129,10 @@ def preflight(
         bound_gradients=bound_gradients,
         types=tuple(types),
         not_emulated=step.stopped,
+        emulated=sum(id(op) in step.computed for op in step.ops),
+        between=tuple(step.between),
         unconnected=step.unconnected,
+        is_interrupted=is_interrupted,
         seconds=time.monotonic() - started,
     )
 
@@ -227,6 +230,12 @@ class _Step:
         self.stopped: dict[str, Message] = {}
         self.baseline: dict[Key, Array] = {}
         self.not_finite: set[int] = set()
+        #: Ops that could be emulated, by id.
+        self.computed: set[int] = set()
+        #: Ops that could not be, though what they read was: what changes before them ends there.
+        self.between: list[str] = []
+        #: Whether nothing tells the error of the loss, or that of any gradient.
+        self.is_unknown = False
         self.loss_value = nan
         self.measured: dict[str, dict[int, _Measured]] = {dtype: {} for dtype in dtypes}
         self.adjoints = Adjoints(emulator)
@@ -304,8 +313,7 @@ class _Step:
                 continue
             if op.recorded is not None and not is_gradient(op) and self._is_behind(op):
                 continue
-            forward = op.recorded.forward if op.recorded is not None else None
-            units.setdefault(op.name if forward is None else forward.name, []).append(op)
+            units.setdefault(_unit_name(op), []).append(op)
         return [tuple(ops) for ops in units.values()]
 
     @cached_property
@@ -331,6 +339,7 @@ class _Step:
 
         def look(computed: Computed) -> None:
             op = computed.op
+            self.computed.add(id(op))
             for slot, array in computed.outputs.items():
                 if (id(op), slot) in wanted:
                     self.baseline[id(op), slot] = array
@@ -347,13 +356,45 @@ class _Step:
                 self.measured[dtype][id(op)] = self._measure(computed, sizes, dtype)
 
         self.emulate(lambda op: FLOAT32, on_op=look, on_stop=self._note_stopped)
-        for root in (*self.loss_roots, *self.gradient_roots):
-            recorded = None if root.key in self.baseline else self.emulator.recorded(root)
-            if recorded is not None:
-                self.baseline[root.key] = recorded.array
-        self.gradient_roots = [root for root in self.gradient_roots if self._is_judged(root)]
-        if self.emulator.loss is not None and self.emulator.loss.key in self.baseline:
-            self.loss_value = float(self.baseline[self.emulator.loss.key].reshape(-1)[0])
+        self._judge_only_what_is_reached()
+        loss = self.emulator.loss
+        if loss is not None:
+            recorded = None if loss.key in self.baseline else self.emulator.recorded(loss)
+            value = self.baseline.get(loss.key) if recorded is None else recorded.array
+            self.loss_value = nan if value is None else float(value.reshape(-1)[0])
+
+    def _judge_only_what_is_reached(self) -> None:
+        """Leave out the ends to which no unbroken path of emulated ops leads: their errors are not known."""
+        reached = self._reached()
+        losses = [root for root in self.loss_roots if root.key in self.baseline and id(root.op) in reached]
+        gradients = [root for root in self.gradient_roots if root.key in self.baseline and id(root.op) in reached]
+        self.is_unknown = not losses or (bool(self.gradient_roots) and not gradients)
+        self.loss_roots = losses
+        self.gradient_roots = [root for root in gradients if self._is_judged(root)]
+
+    def _reached(self) -> set[int]:
+        """Return the ops to which an unbroken path of emulated ops leads; note those at which paths break."""
+        # Of each op whether it is reached; None for what nothing emulated lies before: a recorded value is right there.
+        states: dict[int, bool | None] = {}
+        for op in self.ops:
+            parents = [self._state(root, states) for root in self.values.producers(op)]
+            known = [state for state in parents if state is not None]
+            if id(op) in self.computed:
+                states[id(op)] = any(known) or not known
+            elif known and self._has_floats(op):
+                states[id(op)] = False
+                self.between.append(op.name)
+        return {number for number, state in states.items() if state}
+
+    def _state(self, root: Root, states: Mapping[int, bool | None]) -> bool | None:
+        if root.op.type != UNRECORDED:
+            return states.get(id(root.op))
+        view = self.emulator.view_of(root)
+        sources = self.emulator.probable_sources(root) if view is None else view[1]
+        known = [state for source in sources if (state := states.get(id(source.op))) is not None]
+        if not known or (view is None and _elements(root) <= 1):
+            return None
+        return view is not None and any(known)
 
     def _note_stopped(self, op: Op, reason: Message) -> None:
         if id(op) in self._needed_ids:
@@ -475,12 +516,14 @@ def fitting_scale(gradients: Sequence[Mapping[int, float]], largest: float, dtyp
     gradients : sequence of mapping
         Of each gradient its sums of squares by the exponents of its elements (`numpy.frexp`).
     largest : float
-        The largest element of all.
+        The largest element of all; infinite where float32 does not hold them either, so that no scale does.
     dtype : str
         The type in which gradients are stored.
     """
-    if not largest or not isfinite(largest):
-        return LossScale(advised=1.0, lowest=0.0, highest=inf if not largest else 0.0)
+    if not isfinite(largest):
+        return LossScale(advised=1.0, lowest=inf, highest=0.0)
+    if not largest:
+        return LossScale(advised=1.0, lowest=0.0, highest=inf)
     highest = floor(log2(LIMIT[dtype] / largest))
     lowest = -inf
     for by_exponent in gradients:
@@ -510,12 +553,18 @@ class _Forecaster:
         self._step, self._dtype, self._bounds, self._deadline = step, dtype, bounds, deadline
         self._narrow = Rounding(inputs=dtype, output=dtype)
         self._measured = step.measured[dtype]
+        self._not_computed = {
+            id(op): found for op in step.ops
+            if id(op) not in self._measured and (found := self._recorded(op)) is not None
+        }  # fmt: skip
         self._steps: list[SearchStep] = []
         self.is_interrupted = False
-        gradients = [found for found in self._measured.values() if is_gradient(found.op)]
+        gradients = [
+            found for found in (*self._measured.values(), *self._not_computed.values()) if is_gradient(found.op)
+        ]
         self._scale = fitting_scale(
             [part for found in gradients for part in found.by_exponent if part],
-            max((found.largest for found in gradients), default=0.0),
+            max((found.largest if isfinite(found.largest) else inf for found in gradients), default=0.0),
             dtype,
         )
 
@@ -529,29 +578,36 @@ class _Forecaster:
             sum(self._score(op, sensitivities) for op in unit) for unit in units
         ]  # fmt: skip
         ranked = rank(scores)
-        always = [number for number, unit in enumerate(units) if any(self._overflows_inside(op) for op in unit)]
+        always = [number for number, unit in enumerate(units) if any(self._is_always_kept(op) for op in unit)]
         search = Search(
-            self._judge(all_narrow), ranked, always, self._bounds, self._guess(units, ranked, sensitivities)
+            self._judge(all_narrow, frozenset(always)),
+            ranked,
+            always,
+            self._bounds,
+            self._guess(units, ranked, sensitivities),
         )
         found = search.run()
         self.is_interrupted = search.is_interrupted
         kept = [number for number in ranked if number in found.chosen]
-        errors = found.errors
+        kept_types, errors = self._kept_types(found)
         if found.chosen and (isnan(errors.gradients) and self._step.gradient_roots):
             errors = self._emulate(found.chosen, in_full=True, is_timed=False)
+        names = tuple(units[number][0].name for number in kept)
+        not_rounded = tuple(name for name in dict.fromkeys(map(_unit_name, self._not_rounded)) if name not in names)
         return TypeForecast(
             dtype=self._dtype,
             ranges=tuple(self._ranges()),
             scale=self._scale,
             sensitivities=tuple(self._sorted(sensitivities)),
             all_narrow=all_narrow,
-            kept=tuple(units[number][0].name for number in kept),
-            kept_types=self._kept_types(found),
-            kept_modules=self._modules(kept),
+            kept=(*names, *not_rounded),
+            kept_types=kept_types,
+            kept_modules=self._modules([*(op for number in kept for op in units[number]), *self._not_rounded]),
+            kept_not_emulated=not_rounded,
             with_kept=errors,
-            is_enough=found.is_enough,
+            is_enough=None if found.is_enough and self._step.is_unknown else found.is_enough,
             steps=tuple(self._steps),
-            is_finished=found.is_finished or not found.chosen,
+            is_finished=found.is_finished,
             smallest=found.smallest,
         )
 
@@ -560,7 +616,7 @@ class _Forecaster:
     def _ranges(self) -> Iterator[OpRange]:
         limit = log2(LIMIT[self._dtype])
         for op in self._step.ops:
-            found = self._measured.get(id(op)) or self._recorded(op)
+            found = self._measured.get(id(op)) or self._not_computed.get(id(op))
             if found is None:
                 continue
             inside = found.inside if found.inside_size > found.largest else ""
@@ -606,11 +662,24 @@ class _Forecaster:
             isfinite(result.largest)
             and not np.isfinite(stored_in(np.array([result.largest], np.float32), self._dtype)).all()
         )
+        result.by_exponent = [_by_exponent(size[np.isfinite(size)]) for size in sizes] if is_gradient(op) else []
         return result
 
-    def _overflows_inside(self, op: Op) -> bool:
+    @cached_property
+    def _not_rounded(self) -> list[Op]:
+        """Return the ops that emulation does not round, and whose recorded results the type cannot hold."""
+        return [
+            found.op for found in self._not_computed.values()
+            if LIMIT[self._dtype] < found.largest * (self._scale.advised if is_gradient(found.op) else 1.0) < inf
+        ]  # fmt: skip
+
+    def _is_always_kept(self, op: Op) -> bool:
+        """Return whether an op overflows in a way that the end of an emulated step need not show."""
         found = self._measured.get(id(op))
-        return found is not None and found.inside_size > LIMIT[self._dtype] and isfinite(found.largest)
+        if found is None or not isfinite(found.largest):
+            return False
+        is_hidden = bool(self._step.between or self._step.unconnected) and found.overflows and not is_gradient(op)
+        return is_hidden or found.inside_size > LIMIT[self._dtype]
 
     # --- sensitivities ---
 
@@ -675,9 +744,10 @@ class _Forecaster:
 
     # --- the search ---
 
-    def _judge(self, all_narrow: Errors) -> Callable[[Chosen], Errors]:
+    def _judge(self, all_narrow: Errors, always: Chosen) -> Callable[[Chosen], Errors]:
         def emulate(chosen: Chosen) -> Errors:
-            return self._emulate(chosen) if chosen else all_narrow
+            # There is time for the smallest set in any case: else nothing could be told.
+            return self._emulate(chosen, is_timed=chosen != always) if chosen else all_narrow
 
         return emulate
 
@@ -701,22 +771,31 @@ class _Forecaster:
     ) -> Errors:
         """Return the errors of an emulated step; without the backward pass where the loss decides, unless in full."""
         step = self._step
-        losses = {root.key for root in step.loss_roots if root.key in step.baseline}
+        losses = {root.key for root in step.loss_roots}
         gradients = {root.key for root in step.gradient_roots}
         left = set(losses)
         found = {"loss": 0.0 if losses else nan, "gradients": 0.0 if gradients else nan}
         not_finite = 0
+        is_seen = {"loss": False, "gradients": False}
+        is_lost = is_broken = False
+
+        def stop(op: Op, reason: Message) -> None:
+            nonlocal is_lost, is_broken
+            is_lost = True
+            is_broken |= id(op) in step.computed  # what float32 could compute: as bad as what is not finite
 
         def look(computed: Computed) -> None:
             nonlocal not_finite
             op = computed.op
             for slot, array in computed.outputs.items():
                 key = id(op), slot
-                if key in losses:
-                    left.discard(key)
-                    found["loss"] = max(found["loss"], _relative(array, step.baseline[key]))
-                if key in gradients:
-                    found["gradients"] = max(found["gradients"], _relative(array, step.baseline[key]))
+                error = inf if is_broken else nan
+                for name, ends in (("loss", losses), ("gradients", gradients)):
+                    if key in ends:
+                        left.discard(key)
+                        is_seen[name] = True
+                        error = _relative(array, step.baseline[key]) if isnan(error) else error
+                        found[name] = max(found[name], error)
             if id(op) not in step.not_finite and not all(
                 array.dtype.kind != "f" or np.isfinite(array).all() for array in computed.outputs.values()
             ):
@@ -727,36 +806,61 @@ class _Forecaster:
             if is_timed and time.monotonic() > self._deadline:
                 raise SearchEndedError
 
-        step.emulate(rounding_of, scale=self._scale.advised, on_op=look)
+        step.emulate(rounding_of, scale=self._scale.advised, on_op=look, on_stop=stop)
+        for name, is_there in is_seen.items():
+            if not is_there and is_lost and found[name] == 0:
+                found[name] = inf if is_broken else nan
         return Errors(loss=found["loss"], gradients=found["gradients"], not_finite=not_finite)
 
     # --- what is kept ---
 
-    def _kept_types(self, found: FoundSet) -> tuple[str, ...]:
-        """Return the types of which every op is kept, or nearly every one and keeping all is within the bounds too."""
+    def _kept_types(self, found: FoundSet) -> tuple[tuple[str, ...], Errors]:
+        """Return the types of which every op is kept, or nearly every one and keeping all is within the bounds too.
+
+        With the errors of the set with all ops of these types. Types of recorded calls are in no file: of them only
+        those are named that are kept as a whole anyway.
+        """
         units = self._step.units
         of_type: dict[str, list[int]] = {}
         for number, unit in enumerate(units):
             of_type.setdefault(unit[0].type, []).append(number)
+        not_rounded = set(map(id, self._not_rounded))
+        others: dict[str, list[bool]] = {}
+        for other in self._not_computed.values():
+            others.setdefault(other.op.type, []).append(id(other.op) in not_rounded)
         whole, nearly = [], []
-        for op_type, numbers in of_type.items():
-            count = sum(number in found.chosen for number in numbers)
-            if count == len(numbers):
+        for op_type in dict.fromkeys([*of_type, *others]):
+            numbers, of_others = of_type.get(op_type, []), others.get(op_type, [])
+            count = sum(number in found.chosen for number in numbers) + sum(of_others)
+            if count == len(numbers) + len(of_others):
                 whole.append(op_type)
-            elif count >= max(_SEVERAL, _NEARLY_ALL * len(numbers)):
+            elif count >= max(_SEVERAL, _NEARLY_ALL * (len(numbers) + len(of_others))):
                 nearly.append(op_type)
-        for op_type in nearly:
+        chosen, errors = found.chosen, found.errors
+        is_written = found.is_enough and not any(unit[0].is_recorded for unit in units)
+        for op_type in nearly if is_written else ():
+            larger = chosen | frozenset(of_type.get(op_type, ()))
             try:
-                if found.is_enough and self._bounds.allow(self._emulate(found.chosen | frozenset(of_type[op_type]))):
-                    whole.append(op_type)
+                made = self._emulate(larger)
             except SearchEndedError:
                 break
-        return tuple(whole)
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+                break
+            if self._bounds.allow(made):
+                chosen, errors = larger, made
+                whole.append(op_type)
+        return tuple(whole), errors
 
-    def _modules(self, kept: Sequence[int]) -> tuple[str, ...]:
-        units = self._step.units
-        names = (str(op.attrs.get("module") or "") for number in kept for op in units[number])
+    def _modules(self, ops: Sequence[Op]) -> tuple[str, ...]:
+        names = (str(op.attrs.get("module") or "") for op in ops)
         return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _unit_name(op: Op) -> str:
+    """Return the name under which an op is kept: of a recorded backward its call's."""
+    forward = op.recorded.forward if op.recorded is not None else None
+    return op.name if forward is None else forward.name
 
 
 def _elements(root: Root) -> int:

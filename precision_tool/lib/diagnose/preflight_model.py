@@ -93,10 +93,10 @@ class Errors:
     ----------
     loss : float
         Relative error of the loss, of a step without one of its final outputs; infinite where it is not finite; NaN
-        without either.
+        without either, and where no unbroken path of emulated ops leads there.
     gradients : float
-        Largest relative error of a weight's gradient; NaN without gradients, and where the loss alone is beyond its
-        bound, so that the backward pass was not emulated.
+        Largest relative error of a weight's gradient; NaN without gradients, where no unbroken path leads to any, and
+        where the loss alone is beyond its bound, so that the backward pass was not emulated.
     not_finite : int
         Ops whose results are not finite, where those of float32 are.
     """
@@ -164,15 +164,18 @@ class TypeForecast:
         Types of which every op is to be kept in float32.
     kept_modules : tuple of str
         Modules of recorded calls to keep out of autocast.
+    kept_not_emulated : tuple of str
+        Those of `kept` that are not emulated, and whose recorded results the type cannot hold.
     with_kept : Errors
-        The step with those in float32 and all others in the type, emulated.
-    is_enough : bool
-        Whether that is within the bound.
+        The step with those and all ops of `kept_types` in float32 and all others in the type, emulated.
+    is_enough : bool or None
+        Whether that is within the bound; None where that is not known, because no unbroken path of emulated ops leads
+        to the loss, or to any gradient.
     steps : tuple of SearchStep
         Every emulation of the search, in order; of the one through all smaller sets that which succeeds.
     is_finished : bool
-        Whether the search came to its end: no op of `kept` can be left out. False where the time was up or Ctrl+C ended
-        it: a smaller set may do.
+        Whether the search came to its end: no op of `kept` can be left out, or all ops in float32 are not enough. False
+        where the time was up or Ctrl+C ended it.
     smallest : int or None
         Size of the smallest set that stays within the bound, where all smaller ones were tried; None elsewhere.
     """
@@ -186,10 +189,11 @@ class TypeForecast:
     kept_types: tuple[str, ...]
     kept_modules: tuple[str, ...]
     with_kept: Errors
-    is_enough: bool
+    is_enough: bool | None
     steps: tuple[SearchStep, ...]
     is_finished: bool = True
     smallest: int | None = None
+    kept_not_emulated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +218,17 @@ class Preflight:
         The types that were asked for.
     not_emulated : mapping of str to Message
         Ops that could not be emulated, with the reason: their recorded results stand.
+    emulated : int
+        How many of `ops` were emulated.
+    between : tuple of str
+        Those of `not_emulated` that read what ops which were emulated put out: a change does not go on behind them.
     unconnected : int
         Tensors that no recorded call put out and that are no view, part or sum of what calls did: a change does not
         reach them.
     seconds : float
         How long it took.
+    is_interrupted : bool
+        Whether Ctrl+C ended the search.
     """
 
     source: str
@@ -230,6 +240,14 @@ class Preflight:
     bound_loss: float
     bound_gradients: float
     types: tuple[TypeForecast, ...]
+    emulated: int
     not_emulated: Mapping[str, Message] = field(default_factory=dict)
+    between: tuple[str, ...] = ()
     unconnected: int = 0
     seconds: float = 0.0
+    is_interrupted: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every change goes on to the end of the step: else nothing is verified."""
+        return not self.between and not self.unconnected

@@ -55,7 +55,7 @@ class FoundSet:
     is_enough : bool
         Whether that is within the bounds.
     is_finished : bool
-        Whether none of the set's members can be left out.
+        Whether the search came to its end: none of the set's members can be left out, or all together are not enough.
     smallest : int or None
         Size of the smallest set, where all smaller ones were tried.
     """
@@ -107,9 +107,9 @@ class Search:
             chosen = self._grow()
             if chosen is not None:
                 chosen = self._shrink(chosen)
-                is_finished = True
-                if exhaustive and len(self._ranked) + len(self._always) <= EXHAUSTIVE:
-                    smallest = self._try_smaller(chosen)
+            is_finished = True
+            if chosen is not None and exhaustive and len(self._ranked) + len(self._always) <= EXHAUSTIVE:
+                smallest = self._try_smaller(chosen)
         except SearchEndedError:
             pass
         except KeyboardInterrupt:

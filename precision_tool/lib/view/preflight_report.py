@@ -19,6 +19,7 @@ from precision_tool.lib.view.packed_columns import both, numbers
 from precision_tool.lib.view.preflight_screen import (
     conclusion,
     conclusion_box,
+    emulated_share,
     least_headroom,
     preflight_lines,
     risk_counts,
@@ -85,7 +86,7 @@ def preflight_document(
 
 def _type(forecast: TypeForecast, result: Preflight) -> dict[str, Any]:
     marks = {"bold red": "is-bad", "bold yellow": "is-doubtful", "green": "is-good"}
-    facts = [scale_words(forecast.scale)]
+    facts = [scale_words(forecast.scale), emulated_share(result)]
     if any(op.risks for op in forecast.ranges):
         facts.insert(0, risk_counts(forecast))
     return {

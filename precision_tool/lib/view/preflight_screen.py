@@ -17,7 +17,6 @@ from precision_tool.lib.diagnose.preflight_model import (
     OpRange,
     Preflight,
     Risk,
-    SearchStep,
     Sensitivity,
     TypeForecast,
 )
@@ -137,7 +136,7 @@ def _type_lines(forecast: TypeForecast, limit: int, is_loss: bool) -> Iterator[R
     if forecast.steps:
         seconds = sum(step.seconds for step in forecast.steps)
         yield shown(Message("screen.view.preflight.search", steps=len(forecast.steps), seconds=seconds))
-        yield _search_table(forecast.steps, limit)
+        yield _search_table(forecast, limit)
         yield from _left_out(len(forecast.steps), limit)
     else:
         yield shown(Message("screen.view.preflight.no_search"), "dim")
@@ -192,6 +191,8 @@ def _op_text(name: str, op_type: str) -> Text:
 def scale_words(scale: LossScale) -> Message:
     """Return which loss scales keep the gradients in range."""
     lowest, highest, advised = power(scale.lowest), power(scale.highest), power(scale.advised)
+    if not scale.highest:
+        return Message("screen.view.preflight.scale.infinite")
     if scale.lowest > scale.highest:
         return Message("screen.view.preflight.scale.none_fits", advised=advised, lowest=lowest, highest=highest)
     if scale.advised == 1:
@@ -217,12 +218,22 @@ def _sensitivity_table(sensitivities: Iterable[Sensitivity]) -> NameTable:
     return table
 
 
-def _search_table(steps: Sequence[SearchStep], limit: int) -> NameTable:
+def _shown_steps(forecast: TypeForecast, limit: int) -> set[int]:
+    """Return the places of the emulations to show: the last ones, with that of the set that was chosen."""
+    count = len(forecast.steps)
+    if not limit or count <= limit:
+        return set(range(count))
+    chosen = next((n for n in reversed(range(count)) if forecast.steps[n].errors == forecast.with_kept), count - 1)
+    return {min(chosen, count - limit), *range(count - limit + 1, count)}
+
+
+def _search_table(forecast: TypeForecast, limit: int) -> NameTable:
     table = figure_table()
     table.add_columns(_COLUMN, "number", "kept", "loss_error", "gradient_error", "not_finite", "seconds", **NUMBERS)
     table.add_columns(_COLUMN, "newest")
     before: set[str] = set()
-    for number, step in enumerate(steps, 1):
+    places = _shown_steps(forecast, limit)
+    for number, step in enumerate(forecast.steps, 1):
         new = [name for name in step.float32 if name not in before]
         gone = sorted(before - set(step.float32))
         before = set(step.float32)
@@ -230,7 +241,7 @@ def _search_table(steps: Sequence[SearchStep], limit: int) -> NameTable:
             "screen.view.preflight.change", new=safe(new[0]) if new else None, more=max(len(new) - 1, 0) or None,
             gone=safe(gone[0]) if gone else None, others=max(len(gone) - 1, 0) or None,
         )  # fmt: skip
-        if limit and number > limit:
+        if number - 1 not in places:
             continue
         table.add_row(
             str(number), str(len(step.float32)), share(step.errors.loss), share(step.errors.gradients),
@@ -246,15 +257,23 @@ def conclusion(forecast: TypeForecast, result: Preflight) -> Message:
     """Return what to keep in float32 and what comes of it, in a sentence."""
     before, after = forecast.all_narrow, forecast.with_kept
     fields = {
-        "dtype": forecast.dtype, "ops": result.ops, "is_loss": bool(result.loss_name), "kept": len(forecast.kept),
+        "dtype": forecast.dtype, "ops": result.ops, "is_loss": bool(result.loss_name),
+        "kept": len(forecast.kept) or None, "whole": result.is_whole,
+        "not_emulated": _named(forecast.kept_not_emulated) or None,
         "loss": _change(before.loss, after.loss, bool(forecast.kept)),
         "gradients": _change(before.gradients, after.gradients, bool(forecast.kept)), "bad": after.not_finite or None,
     }  # fmt: skip
+    if forecast.is_enough is None:
+        return Message("screen.view.preflight.conclusion.not_known", **fields, lost=isnan(after.loss))
     if not forecast.is_enough:
         return Message("screen.view.preflight.conclusion.not_enough", **fields, stopped=not forecast.is_finished)
     if not forecast.kept:
         return Message("screen.view.preflight.conclusion.as_it_is", **fields)
     return Message("screen.view.preflight.conclusion.keep", **fields, least=_least(forecast))
+
+
+def _named(names: Sequence[str]) -> list[str | Message]:
+    return _shown_names(names, _NAMED)
 
 
 def _change(before: float, after: float, is_pair: bool) -> str | None:
@@ -299,6 +318,7 @@ def _shown_names(names: Sequence[str], limit: int) -> list[str | Message]:
 def conclusion_box(result: Preflight, limit: int) -> RenderableType:
     """Return the conclusion, last and heaviest on the screen: what each type takes."""
     parts: list[RenderableType] = []
+    parts.append(Prose(shown(emulated_share(result))))
     for forecast in result.types:
         parts.append(Prose(shown(conclusion(forecast, result), style_of(forecast))))
         if forecast.kept:
@@ -308,11 +328,20 @@ def conclusion_box(result: Preflight, limit: int) -> RenderableType:
     return Box(Group(*parts), title=shown(Message("screen.view.preflight.title")), style=style, box=box.HEAVY)
 
 
+def emulated_share(result: Preflight) -> Message:
+    """Return how much of the step was emulated, and where changes end."""
+    return Message(
+        "screen.view.preflight.emulated", emulated=result.emulated, ops=result.ops,
+        between=_named(result.between) or None,
+    )  # fmt: skip
+
+
 def style_of(forecast: TypeForecast) -> str:
     """Return the style of a conclusion: red beyond the bound, yellow where something has to be done, green else."""
-    if not forecast.is_enough:
+    if forecast.is_enough is False:
         return "bold red"
-    return "bold yellow" if forecast.kept or forecast.with_kept.not_finite else "green"
+    is_safe = forecast.is_enough is not None
+    return "bold yellow" if not is_safe or forecast.kept or forecast.with_kept.not_finite else "green"
 
 
 # --- the files that were written ---
@@ -336,6 +365,9 @@ def files_block(
     is_in_place : bool
         Whether the training helper finds the mixed-precision list by itself.
     """
+    if forecast.is_enough is False:
+        yield shown(Message("screen.cli.preflight.not_verified", dtype=forecast.dtype), "bold yellow")
+        return
     outside = outside_modules(forecast, ops)
     if not paths and not outside:
         yield shown(Message("screen.cli.preflight.nothing_to_write", dtype=forecast.dtype), "green")
