@@ -265,7 +265,8 @@ class StepEmulator:
         What is made of gradients, as their norm for clipping, is no loss; of recorded calls, whose gradients are passed
         on in ways that are not recorded, what is called behind the first backward.
         """
-        ancestors: dict[int, set[int]] = {}
+        # An op and those that act on it, a bit each.
+        ancestors: dict[int, int] = {}
         behind: set[int] = set()
         best: tuple[int, int, Root] | None = None
         for number, op in enumerate(self.ops):
@@ -275,17 +276,17 @@ class StepEmulator:
             if is_behind or is_gradient(op) or updated_inputs(op.type):
                 behind.add(id(op))
                 continue
-            above = {number}
+            above = 1 << number
             for root in self.values.producers(op):
-                above |= ancestors.get(id(root.op), set())
+                above |= ancestors.get(id(root.op), 0)
             ancestors[id(op)] = above
             for index, desc in enumerate(op.output_descs or (None,)):
                 shape = None if desc is None else desc.origin_shape if desc.origin_shape is not None else desc.shape
                 root = Root(op, index)
                 if shape is None or prod(shape) != 1 or self.dtype_of(root) not in UNIT:
                     continue
-                if best is None or (len(above), number) >= best[:2]:
-                    best = len(above), number, root
+                if best is None or (above.bit_count(), number) >= best[:2]:
+                    best = above.bit_count(), number, root
         return None if best is None else best[2]
 
     # --- recorded tensors ---
