@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -203,3 +204,14 @@ def test_a_dump_of_msprobe_is_a_step(tmp_path: Path) -> None:
     states = recomputed(step)
     assert "Functional.gelu.0.forward" in states
     assert set(states.values()) == {State.RIGHT}
+
+
+def test_a_constant_that_claims_many_elements_takes_no_memory(space: Workspace) -> None:
+    shape = f"tensor_shape {{ dim {{ size: {1 << 24} }} }}"
+    large = node("large", "Const", (), {"value": f"tensor {{ dtype: DT_COMPLEX128 {shape} }}"})
+    write_graph(space.tf_graph_dir / "session.pb", GRAPH + large)
+    tracemalloc.start()
+    benchmark_step(space)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 24

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import prod
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -115,14 +116,18 @@ class _Stored:
 
     def tree(self) -> Node:
         """Return its fields. FormatError where they are damaged, or the file is another one by now."""
+        data, start = self.stored(), self.start
+        wire = WireReader(self.path, self.stop, lambda offset, count: data[offset - start : offset - start + count])
+        return _SCHEMA.read(wire, self.start, self.stop, "AttrValue")
+
+    def stored(self) -> bytes:
+        """Return the bytes. FormatError where the file is another one by now."""
         if self.data is not None:
-            data, start = self.data, self.start
-            wire = WireReader(self.path, self.stop, lambda offset, count: data[offset - start : offset - start + count])
-            return _SCHEMA.read(wire, self.start, self.stop, "AttrValue")
+            return self.data
         with open_file(self.path) as file:
             if file.size < self.stop:
                 raise FormatError.of(self.path, "io.tf.changed", offset=self.start)
-            return _SCHEMA.read(_reader(file), self.start, self.stop, "AttrValue")
+            return file.read_at(self.start, self.stop - self.start)
 
 
 class Attrs(Mapping[str, Any]):
@@ -143,6 +148,11 @@ class Attrs(Mapping[str, Any]):
             return _attr_value(value.tree() if isinstance(value, _Stored) else value, self._scalars)
         except FormatError as error:
             raise FormatError.of(self._path, "io.tf.attribute", key=shown(key), reason=error.reason_message) from None
+
+    def digest(self, key: str) -> str:
+        """Return what tells a value from others of this file as it is written, without decoding it."""
+        value = self._values[key]
+        return sha256(value.stored() if isinstance(value, _Stored) else repr(value).encode()).hexdigest()
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
