@@ -8,7 +8,7 @@ which are weights, are read from the file then. Bodies of functions are not read
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -33,6 +33,8 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 MAX_FILE_SIZE, _MAX_TEXT_SIZE = 1 << 31, 1 << 30
 #: Elements of a constant that is decoded.
 MAX_ELEMENTS = 1 << 26
+#: Axes of a constant that is decoded: as many as every version of numpy has.
+_MAX_RANK = 32
 #: Attributes of more bytes are left in the file.
 _MAX_KEPT = 1 << 12
 #: Bytes in which a control character, which no text has, tells a binary file: the tag of an op's type is one.
@@ -230,6 +232,8 @@ def _tensor(node: Node, scalars: _Scalars) -> npt.NDArray[Any] | tuple[str, ...]
     row = _ROWS.get(dtype)
     if row is None:
         return None
+    if len(shape) > _MAX_RANK:
+        raise FormatError.within("io.tf.rank", rank=len(shape), limit=_MAX_RANK)
     if any(size < 0 for size in shape):
         raise FormatError.within("io.tf.shape", shape=shape)
     if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
@@ -292,6 +296,9 @@ _TYPE_ATTRS = ("DstT", "out_type", "output_type", "dtype", "Tparams", "T")
 
 
 def _op(node: Node, scalars: _Scalars, path: str, values: Mapping[str, _Stored | Node]) -> Op:
+    name, op_type = _text(node, "name", scalars), _text(node, "op", scalars)
+    if not name or not op_type:
+        raise FormatError.of(path, "io.tf.unnamed")
     inputs: list[Edge | None] = []
     control: list[str] = []
     for value in node.get("input", ()):
@@ -303,8 +310,8 @@ def _op(node: Node, scalars: _Scalars, path: str, values: Mapping[str, _Stored |
         is_number = colon and index.isascii() and index.isdecimal() and len(index) < 7
         inputs.append(Edge(producer=producer, index=int(index)) if is_number else Edge(producer=text, index=0))
     return Op(
-        name=_text(node, "name", scalars),
-        type=_text(node, "op", scalars),
+        name=name,
+        type=op_type,
         inputs=tuple(inputs),
         control_inputs=tuple(control),
         attrs=Attrs(values, scalars, path),
@@ -318,12 +325,12 @@ def _text(node: Node, field: str, scalars: _Scalars) -> str:
 def _graph(name: str, ops: Iterable[Op]) -> Graph:
     """Return a graph of ops in an order in which they can run, with what is said of their outputs and inputs."""
     listed = in_running_order(list(ops))
-    outputs: dict[str, int] = {}
+    read: dict[str, set[int]] = {}
     for op in listed:
         for edge in op.inputs:
             if edge is not None:
-                outputs[edge.producer] = max(outputs.get(edge.producer, 0), edge.index + 1)
-    descs = {op.name: _output_descs(op, outputs.get(op.name, 0)) for op in reversed(listed)}
+                read.setdefault(edge.producer, set()).add(edge.index)
+    descs = {op.name: _output_descs(op, read.get(op.name, ())) for op in reversed(listed)}
     return Graph(name=name, ops=tuple(described(op, descs) for op in listed))
 
 
@@ -332,13 +339,13 @@ def described(op: Op, descs: Mapping[str, tuple[TensorDesc, ...]]) -> Op:
 
     def of(edge: Edge | None) -> TensorDesc:
         outputs = descs.get(edge.producer, ()) if edge is not None else ()
-        return outputs[edge.index] if edge is not None and edge.index < len(outputs) else TensorDesc()
+        return outputs[edge.index] if edge is not None and edge.index < len(outputs) else _UNKNOWN
 
     return replace(op, output_descs=descs[op.name], input_descs=tuple(of(edge) for edge in op.inputs))
 
 
-def _output_descs(op: Op, read: int) -> tuple[TensorDesc, ...]:
-    """Return what a graph says of an op's outputs; `read` is how many of them other ops show to be there."""
+def _output_descs(op: Op, read: Collection[int]) -> tuple[TensorDesc, ...]:
+    """Return what a graph says of an op's outputs; `read` are those that other ops read."""
     shapes = op.attrs.get("_output_shapes")
     if shapes is None and "shape" in op.attrs and op.type in ("Placeholder", "VariableV2"):
         shapes = [op.attrs["shape"]]
@@ -348,14 +355,20 @@ def _output_descs(op: Op, read: int) -> tuple[TensorDesc, ...]:
         if op.type in _BOOLEAN
         else next((value for name in _TYPE_ATTRS if isinstance(value := op.attrs.get(name), str)), "")
     )
+    most = _OUTPUTS_FOR_READ * len(read)
+    count = max(len(shapes), max((index + 1 for index in read if index < most), default=0))
     return tuple(
         tensor_desc(shapes[index] if index < len(shapes) else None, dtype if not index else "")
-        for index in range(min(max(len(shapes), read), _MAX_OUTPUTS))
+        if not index or index < len(shapes)
+        else _UNKNOWN
+        for index in range(count)
     )
 
 
-#: Outputs of an op that are described: what a reader names is no proof of so many.
-_MAX_OUTPUTS = 1 << 12
+#: Outputs of an op that are described for each that is read: the place that a reader names is no proof of more.
+_OUTPUTS_FOR_READ = 64
+#: An output of which nothing is said.
+_UNKNOWN = TensorDesc()
 
 
 def tensor_desc(shape: Sequence[int] | None, dtype: str) -> TensorDesc:
