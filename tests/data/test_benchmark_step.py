@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from google.protobuf import text_format
 from msprobe_network import dump_network
 from tf_graphs import node, parsed
 
-from precision_tool.lib.data.benchmark_step import BenchmarkStep, _attributes_of, benchmark_step
+from precision_tool.lib.data.benchmark_step import BenchmarkStep, benchmark_step
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.emulation import StepEmulator
@@ -20,7 +21,6 @@ from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import State
 from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, NoBenchmarkError
-from precision_tool.lib.model.graph import Op
 
 _T = {"T": "type: DT_FLOAT"}
 _RESOURCE = {"dtype": "type: DT_FLOAT", "shape": "shape { }"}
@@ -208,14 +208,6 @@ def test_a_dump_of_msprobe_is_a_step(tmp_path: Path) -> None:
     assert set(states.values()) == {State.RIGHT}
 
 
-def test_a_constant_of_a_claimed_shape_takes_no_memory() -> None:
-    """It is told from others by its one value."""
-    ops = [Op(name="c", type="Const", attrs={"value": np.broadcast_to(np.float32(value), (1 << 20, 1 << 20))})
-           for value in (1, 1, 2)]  # fmt: skip
-    first, same, other = map(_attributes_of, ops)
-    assert first == same != other
-
-
 def test_a_damaged_tensor_is_named(space: Workspace) -> None:
     """That it is damaged, not that there is none."""
     (path,) = space.tf_dump_dir.glob("fc_MatMul.*")
@@ -224,3 +216,14 @@ def test_a_damaged_tensor_is_named(space: Workspace) -> None:
     emulator = StepEmulator(Recomputer(RunValues(step.leaf, step.file, step.side)))
     reasons = {op.name: emulator.check(op) for op in emulator.ops}
     assert path.name in render(reasons["fc/Relu"])
+
+
+def test_a_constant_that_claims_many_elements_takes_no_memory(space: Workspace) -> None:
+    shape = f"tensor_shape {{ dim {{ size: {1 << 24} }} }}"
+    large = node("large", "Const", (), {"value": f"tensor {{ dtype: DT_COMPLEX128 {shape} }}"})
+    write_graph(space.tf_graph_dir / "session.pb", GRAPH + large)
+    tracemalloc.start()
+    benchmark_step(space)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 24

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from typing import cast as cast_type
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +21,7 @@ from precision_tool.lib.diagnose.emulation import MENDED, Computed, Rounding, St
 from precision_tool.lib.diagnose.op_values import Root, RunValues
 from precision_tool.lib.diagnose.pipeline import leaves_alone
 from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.session import Session
 
 X, W, V = numbers(8, 12, seed=1), numbers(12, 16, seed=2, scale=0.3), numbers(16, 4, seed=3, scale=0.3)
@@ -150,3 +155,17 @@ def test_what_a_type_cannot_hold_becomes_what_the_run_made_of_it(tmp_path: Path,
     assert (values == (65504 if saturates else np.inf)).all()
     wide = emulator.run(lambda op: MENDED if op is product.op else None, replaced=given, wanted=[product])
     np.testing.assert_array_equal(wide.values[product.key], (large + 8) ** 2)
+
+
+def test_the_loss_of_many_ops_takes_little_memory() -> None:
+    described = (TensorDesc(dtype="float32", shape=(), origin_shape=()),)
+    ops = [Op(name=f"op{number}", type="Relu", output_descs=described) for number in range(4000)]
+    before = {id(op): [Root(other, 0)] for other, op in pairwise(ops)}
+    values = SimpleNamespace(producers=lambda op: before.get(id(op), []), copies=lambda root: [])
+    emulator = StepEmulator(cast_type(Recomputer, SimpleNamespace(values=values, computing=ops)))
+    tracemalloc.start()
+    loss = emulator.loss
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert loss == Root(ops[-1], 0)
+    assert peak < 8 << 20

@@ -159,6 +159,26 @@ def test_a_claimed_shape_takes_no_memory(tmp_path: Path, shape: tuple[int, ...],
     tracemalloc.stop()
 
 
+def test_a_named_output_takes_no_memory(tmp_path: Path) -> None:
+    """Of an output that a reader names, not all outputs before it are described."""
+    text = "".join(node(f"n{number}", "X", (f"n{number - 1}:4095",)) for number in range(1000))
+    content = parsed("GraphDef", text + node("split", "Split") + node("last", "X", ("split:40",))).SerializeToString()
+    tracemalloc.start()
+    ops = {op.name: op for op in load(tmp_path / "graph.pb", content).ops}
+    assert tracemalloc.get_traced_memory()[1] < 5 << 20
+    tracemalloc.stop()
+    assert len(ops["n1"].output_descs) <= 64
+    assert len(ops["split"].output_descs) == 41
+
+
+@pytest.mark.parametrize("text", ["node { }" * 3, 'node { op: "Relu" }', 'node { name: "a" }'])
+def test_ops_without_name_or_type_are_refused(tmp_path: Path, text: str) -> None:
+    text = node("a", "Relu") + text
+    for content in (parsed("GraphDef", text).SerializeToString(), text):
+        with pytest.raises(FormatError, match="graph: an op has no name or no type"):
+            load(tmp_path / "graph", content)
+
+
 def test_what_is_no_graph_of_tensorflow(tmp_path: Path) -> None:
     ge = 'name: "ge" graph { name: "g" op { name: "a" type: "Relu" } }'
     for content in (b"", b"\0\0\0\0", b"\x08\x01", ge, "{}", "node { name: }", b"\x93NUMPY" + bytes(40)):

@@ -6,13 +6,10 @@ the step (`tf/checkpoints/ckpt.meta`); a dump of msprobe tells it itself.
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles, Missing, NoBenchmark, alike
@@ -21,7 +18,7 @@ from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
 from precision_tool.lib.data.sides import benchmark_folder, find_golden, find_run
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io.files import is_folder, list_folder
-from precision_tool.lib.io.tf_graph import described, load_tf_graph, tensor_desc
+from precision_tool.lib.io.tf_graph import Attrs, described, load_tf_graph, tensor_desc
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, PrecisionToolError
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -421,16 +418,12 @@ class _Step:
 
 def _attributes_of(op: Op) -> frozenset[tuple[str, str]]:
     """Return an op's own attributes, which tell ops of one type apart."""
-    return frozenset((name, _told(op.attrs[name])) for name in op.attrs if not name.startswith("_"))
-
-
-def _told(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        # A constant of one repeated value is one value in memory, whatever shape it claims.
-        distinct = value[tuple(slice(1) if stride == 0 else slice(None) for stride in value.strides)]
-        digest = hashlib.sha256(np.ascontiguousarray(distinct).tobytes()).hexdigest()
-        return f"{value.dtype} {value.shape} {digest}"
-    return repr(value)
+    attrs = op.attrs
+    return frozenset(
+        (name, attrs.digest(name) if isinstance(attrs, Attrs) else repr(attrs[name]))
+        for name in attrs
+        if not name.startswith("_")
+    )
 
 
 def _is_data(op: Op) -> bool:

@@ -8,8 +8,9 @@ which are weights, are read from the file then. Bodies of functions are not read
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import prod
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 MAX_FILE_SIZE, _MAX_TEXT_SIZE = 1 << 31, 1 << 30
 #: Elements of a constant that is decoded.
 MAX_ELEMENTS = 1 << 26
-#: Axes that numpy's arrays can have.
+#: Axes of a constant that is decoded: as many as every version of numpy has.
 _MAX_RANK = 32
 #: Attributes of more bytes are left in the file.
 _MAX_KEPT = 1 << 12
@@ -117,14 +118,18 @@ class _Stored:
 
     def tree(self) -> Node:
         """Return its fields. FormatError where they are damaged, or the file is another one by now."""
+        data, start = self.stored(), self.start
+        wire = WireReader(self.path, self.stop, lambda offset, count: data[offset - start : offset - start + count])
+        return _SCHEMA.read(wire, self.start, self.stop, "AttrValue")
+
+    def stored(self) -> bytes:
+        """Return the bytes. FormatError where the file is another one by now."""
         if self.data is not None:
-            data, start = self.data, self.start
-            wire = WireReader(self.path, self.stop, lambda offset, count: data[offset - start : offset - start + count])
-            return _SCHEMA.read(wire, self.start, self.stop, "AttrValue")
+            return self.data
         with open_file(self.path) as file:
             if file.size < self.stop:
                 raise FormatError.of(self.path, "io.tf.changed", offset=self.start)
-            return _SCHEMA.read(_reader(file), self.start, self.stop, "AttrValue")
+            return file.read_at(self.start, self.stop - self.start)
 
 
 class Attrs(Mapping[str, Any]):
@@ -145,6 +150,11 @@ class Attrs(Mapping[str, Any]):
             return _attr_value(value.tree() if isinstance(value, _Stored) else value, self._scalars)
         except FormatError as error:
             raise FormatError.of(self._path, "io.tf.attribute", key=shown(key), reason=error.reason_message) from None
+
+    def digest(self, key: str) -> str:
+        """Return what tells a value from others of this file as it is written, without decoding it."""
+        value = self._values[key]
+        return sha256(value.stored() if isinstance(value, _Stored) else repr(value).encode()).hexdigest()
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
@@ -222,7 +232,9 @@ def _tensor(node: Node, scalars: _Scalars) -> npt.NDArray[Any] | tuple[str, ...]
     row = _ROWS.get(dtype)
     if row is None:
         return None
-    if len(shape) > _MAX_RANK or any(size < 0 for size in shape):
+    if len(shape) > _MAX_RANK:
+        raise FormatError.within("io.tf.rank", rank=len(shape), limit=_MAX_RANK)
+    if any(size < 0 for size in shape):
         raise FormatError.within("io.tf.shape", shape=shape)
     if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
         raise FormatError.within("io.tf.constant_too_large", shape=shape, limit=MAX_ELEMENTS)
@@ -240,7 +252,7 @@ def _tensor(node: Node, scalars: _Scalars) -> npt.NDArray[Any] | tuple[str, ...]
         if values.size < count:
             last = values[-1:] if values.size else np.zeros(1, numpy_type)
             if values.size <= 1:
-                return np.broadcast_to(_as_float(last, dtype).reshape((1,) * len(shape)), shape)
+                return _as_float(np.broadcast_to(last.reshape((1,) * len(shape)), shape), dtype)
             values = np.concatenate([values, np.broadcast_to(last, (count - values.size,))])
     return _as_float(values.reshape(shape), dtype)
 
@@ -284,6 +296,9 @@ _TYPE_ATTRS = ("DstT", "out_type", "output_type", "dtype", "Tparams", "T")
 
 
 def _op(node: Node, scalars: _Scalars, path: str, values: Mapping[str, _Stored | Node]) -> Op:
+    name, op_type = _text(node, "name", scalars), _text(node, "op", scalars)
+    if not name or not op_type:
+        raise FormatError.of(path, "io.tf.unnamed")
     inputs: list[Edge | None] = []
     control: list[str] = []
     for value in node.get("input", ()):
@@ -295,8 +310,8 @@ def _op(node: Node, scalars: _Scalars, path: str, values: Mapping[str, _Stored |
         is_number = colon and index.isascii() and index.isdecimal() and len(index) < 7
         inputs.append(Edge(producer=producer, index=int(index)) if is_number else Edge(producer=text, index=0))
     return Op(
-        name=_text(node, "name", scalars),
-        type=_text(node, "op", scalars),
+        name=name,
+        type=op_type,
         inputs=tuple(inputs),
         control_inputs=tuple(control),
         attrs=Attrs(values, scalars, path),
@@ -315,7 +330,7 @@ def _graph(name: str, ops: Iterable[Op]) -> Graph:
         for edge in op.inputs:
             if edge is not None:
                 read.setdefault(edge.producer, set()).add(edge.index)
-    descs = {op.name: _output_descs(op, read.get(op.name, set())) for op in reversed(listed)}
+    descs = {op.name: _output_descs(op, read.get(op.name, ())) for op in reversed(listed)}
     return Graph(name=name, ops=tuple(described(op, descs) for op in listed))
 
 
@@ -324,13 +339,13 @@ def described(op: Op, descs: Mapping[str, tuple[TensorDesc, ...]]) -> Op:
 
     def of(edge: Edge | None) -> TensorDesc:
         outputs = descs.get(edge.producer, ()) if edge is not None else ()
-        return outputs[edge.index] if edge is not None and edge.index < len(outputs) else TensorDesc()
+        return outputs[edge.index] if edge is not None and edge.index < len(outputs) else _UNKNOWN
 
     return replace(op, output_descs=descs[op.name], input_descs=tuple(of(edge) for edge in op.inputs))
 
 
-def _output_descs(op: Op, read: set[int]) -> tuple[TensorDesc, ...]:
-    """Return what a graph says of an op's outputs; `read` are those that other ops show to be there."""
+def _output_descs(op: Op, read: Collection[int]) -> tuple[TensorDesc, ...]:
+    """Return what a graph says of an op's outputs; `read` are those that other ops read."""
     shapes = op.attrs.get("_output_shapes")
     if shapes is None and "shape" in op.attrs and op.type in ("Placeholder", "VariableV2"):
         shapes = [op.attrs["shape"]]
@@ -340,14 +355,20 @@ def _output_descs(op: Op, read: set[int]) -> tuple[TensorDesc, ...]:
         if op.type in _BOOLEAN
         else next((value for name in _TYPE_ATTRS if isinstance(value := op.attrs.get(name), str)), "")
     )
+    most = _OUTPUTS_FOR_READ * len(read)
+    count = max(len(shapes), max((index + 1 for index in read if index < most), default=0))
     return tuple(
         tensor_desc(shapes[index] if index < len(shapes) else None, dtype if not index else "")
-        for index in range(max(len(shapes), min(max(read, default=-1) + 1, _MAX_UNREAD + 2 * len(read))))
+        if not index or index < len(shapes)
+        else _UNKNOWN
+        for index in range(count)
     )
 
 
-#: Outputs of an op that are described though nothing reads them: that one reader names the last of many is no proof.
-_MAX_UNREAD = 16
+#: Outputs of an op that are described for each that is read: the place that a reader names is no proof of more.
+_OUTPUTS_FOR_READ = 64
+#: An output of which nothing is said.
+_UNKNOWN = TensorDesc()
 
 
 def tensor_desc(shape: Sequence[int] | None, dtype: str) -> TensorDesc:
