@@ -12,6 +12,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from training_side import HANG
 from vendor import VARIABLE
 
 
+@cache
 def torch_python() -> str:
     """The Python that has PyTorch; skips the test without one, but not in CI."""
     path = os.environ.get(VARIABLE)

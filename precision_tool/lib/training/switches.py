@@ -93,7 +93,7 @@ MIXED = (
 HF32_VARIABLE = "ENABLE_HF32_EXECUTION"
 
 #: Options that are files; a call may give what is in them, by op.
-_FILE_NAMES = {"op_precision_mode": "op_precision_mode.ini", "customize_dtypes": "customize_dtypes.cfg"}
+FILE_NAMES = {"op_precision_mode": "op_precision_mode.ini", "customize_dtypes": "customize_dtypes.cfg"}
 #: Begins what is said of all ops of a type.
 _OF_TYPE = "OpType::"
 _OP_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./\\>+-]*\Z")
@@ -117,7 +117,7 @@ _MOST_BYTES = 1 << 24
 def written(options: Mapping[str, object], settings: Settings) -> Dict[str, object]:
     """`options` with what a call says of single ops written into files of the data folder. Raises ScriptError."""
     done = dict(options)
-    for name, file_name in _FILE_NAMES.items():
+    for name, file_name in FILE_NAMES.items():
         value = options.get(name)
         if isinstance(value, Mapping):
             lines = precision_lines(value) if name == "op_precision_mode" else dtype_lines(value)
@@ -139,14 +139,14 @@ def precision_values(settings: Settings) -> Dict[str, Union[int, str]]:
     values.update((name, str(getattr(settings, name))) for name in MODES if getattr(settings, name))
     if settings.deterministic:
         values["deterministic"] = int(settings.deterministic == "on")
-    for name in _FILE_NAMES:
+    for name in FILE_NAMES:
         if getattr(settings, name):
             values[name] = _checked_file(name, os.path.abspath(os.path.expanduser(str(getattr(settings, name)))))
     return values
 
 
 #: The files that a call may name, and that are given from outside by what is in them.
-_GIVEN_FILES = {**_FILE_NAMES, "modify_mixlist": "given_mixlist.json"}
+_GIVEN_FILES = {**FILE_NAMES, "modify_mixlist": "given_mixlist.json"}
 
 
 def with_given(values: Dict[str, Any], current: Mapping[str, Optional[Any]], place: "_Place") -> Dict[str, Any]:
@@ -774,7 +774,7 @@ def _apply(options: Union[_CustomOpOptions, _DeviceOptions], actions: FrozenSet[
     """Set what `actions` and the settings ask for in the options of an adapter. Nothing is set if there is an error."""
     place = _Place(settings)
     own = _parameters(actions, place)
-    names = (*own, *MODES, *_FILES, *_FILE_NAMES)
+    names = (*own, *MODES, *_FILES, *FILE_NAMES)
     like: Dict[str, Value] = {**dict.fromkeys(names, ""), **dict.fromkeys(_DUMP_SWITCHES, False), **own}
     current = {name: options.value(name, value) for name, value in like.items()}
     values = with_given(own, current, place)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getsource
@@ -20,15 +19,16 @@ from precision_tool.lib.messages import text
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.ops.op_table import find
 from precision_tool.lib.training import keep_in_float32
+from precision_tool.lib.training.given_switches import with_types
 from precision_tool.lib.training.mixlist import MIXLIST_NAME
 from precision_tool.lib.training.packages import ScriptError
-from precision_tool.lib.training.switches import dtype_lines, precision_lines
+from precision_tool.lib.training.switches import FILE_NAMES, dtype_lines, precision_lines
 from precision_tool.lib.view.report_page import asset
 
 if TYPE_CHECKING:
     from precision_tool.lib.model.graph import Op
 
-KEEP_DTYPE_NAME, CUSTOMIZE_NAME, MODE_NAME = "keep_dtype.cfg", "customize_dtypes.cfg", "op_precision_mode.ini"
+KEEP_DTYPE_NAME = "keep_dtype.cfg"
 MODULE_NAME = "keep_in_float32.py"
 #: The precision mode in which GE looks at these files, by the type of all other ops.
 MODES = {"float16": "allow_mix_precision_fp16", "bfloat16": "allow_mix_precision_bf16"}
@@ -103,19 +103,19 @@ def precision_files(forecast: TypeForecast, ops: Sequence[Op], framework: str) -
     by_name = [op for op in kept if op.type not in types]
     files = []
     if types:
-        lists = {"black-list": {"to-add": list(ge_types(kept_types))}}
-        files.append(PrecisionFile(name=MIXLIST_NAME, option="modify_mixlist", content=_json(lists)))
+        content = with_types(None, list(ge_types(kept_types)))
+        files.append(PrecisionFile(name=MIXLIST_NAME, option="modify_mixlist", content=content))
     if types or kept:
         lines = [*(f"OpType::{name}" for name in ge_types(kept_types)), *(op.name for op in by_name)]
         files.append(PrecisionFile(name=KEEP_DTYPE_NAME, option="keep_dtype", content=_lines(lines)))
         dtypes = {op.name: given for op in kept if "float" in (given := dtypes_in_float32(op))}
         if dtypes:
             content = _lines(dtype_lines(dtypes))
-            files.append(PrecisionFile(name=CUSTOMIZE_NAME, option="customize_dtypes", content=content))
+            files.append(_by_op("customize_dtypes", content))
         modes = _implementations(kept, by_name, types)
         if modes:
             content = _lines(precision_lines(modes))
-            files.append(PrecisionFile(name=MODE_NAME, option="op_precision_mode", content=content))
+            files.append(_by_op("op_precision_mode", content))
     return files
 
 
@@ -145,8 +145,8 @@ def _is_type(op_type: str) -> bool:
         return False
 
 
-def _json(document: object) -> str:
-    return json.dumps(document, indent=2) + "\n"
+def _by_op(option: str, content: str) -> PrecisionFile:
+    return PrecisionFile(name=FILE_NAMES[option], option=option, content=content)
 
 
 def _lines(lines: Iterable[str]) -> str:
