@@ -196,6 +196,18 @@ def test_squares_inside_a_norm_are_kept_out_of_the_type(tmp_path: Path) -> None:
     assert np.isnan(forecast.with_kept.gradients)
 
 
+def test_an_overflow_of_what_an_op_reads_is_no_risk_of_its_own(tmp_path: Path) -> None:
+    calls = Calls()
+    large = calls.linear("up", calls.numbers(4, 16) * np.float32(1e6))
+    calls.norm("norm", large)
+    _, forecast = _in_float16(_emulator(calls.write(tmp_path)))
+    up, norm = forecast.ranges
+    assert Risk.OVERFLOW in up.risks
+    assert norm.headroom > 0
+    assert norm.risks == (Risk.OVERFLOW_INSIDE,), "its squares are its own"
+    assert set(forecast.kept) == {up.name, norm.name}
+
+
 # --- views that are not recorded ---
 
 

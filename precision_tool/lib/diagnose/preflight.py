@@ -176,6 +176,8 @@ class _Measured:
     underflow: float = 0.0
     rounding: float = 0.0
     overflows: bool = False
+    #: Whether an input does not fit into the type: what comes of that is its producer's.
+    is_given_overflow: bool = False
     #: Change of the loss by the adjoint; NaN where that is not known.
     moved: float = nan
     #: Norms of what has which exponent, of gradients.
@@ -472,6 +474,8 @@ class _Step:
         result.smallest = 0.0 if smallest == inf else smallest
         result.underflow = flushed / count if count else 0.0
         result.rounding = (error / total) ** 0.5 if total > 0 else 0.0
+        if result.overflows or result.rounding > _LOST:
+            result.is_given_overflow = any(_overflows(given.array, dtype) for given in computed.inputs.values())
         result.moved = inf if result.overflows else nan if moved is None else abs(moved)
         result.by_exponent = [found.by_exponent for found in sizes.values()] if is_gradient(op) else []
         return result
@@ -495,6 +499,13 @@ class _Step:
         return self._adjoint[1]
 
     _adjoint: tuple[Key, Array | None] | None = None
+
+
+def _overflows(array: Array, dtype: str) -> bool:
+    """Return whether a type stores a finite number as an infinite one."""
+    if array.dtype.kind != "f":
+        return False
+    return bool((np.isfinite(array) & ~np.isfinite(stored_in(array, dtype))).any())
 
 
 def _by_exponent(sizes: Array) -> dict[int, float]:
@@ -623,10 +634,10 @@ class _Forecaster:
             headroom = limit - log2(found.largest) if found.largest else inf
             inside_headroom = limit - log2(found.inside_size) if inside else None
             risks = [
-                (Risk.OVERFLOW, headroom < 0 or found.overflows),
+                (Risk.OVERFLOW, headroom < 0 or (found.overflows and not found.is_given_overflow)),
                 (Risk.OVERFLOW_INSIDE, inside_headroom is not None and inside_headroom < 0),
                 (Risk.UNDERFLOW, found.underflow > _MANY),
-                (Risk.LOST, found.rounding > _LOST and found.underflow <= _LOST),
+                (Risk.LOST, found.rounding > _LOST and found.underflow <= _LOST and not found.is_given_overflow),
             ]
             yield OpRange(
                 name=op.name,
@@ -658,10 +669,7 @@ class _Forecaster:
         result.largest = max(float(size.max()) for size in sizes)
         result.smallest = float(held.min()) if held.size else 0.0
         result.underflow = float(np.mean(held <= SMALLEST[self._dtype])) if held.size else 0.0
-        result.overflows = (
-            isfinite(result.largest)
-            and not np.isfinite(stored_in(np.array([result.largest], np.float32), self._dtype)).all()
-        )
+        result.overflows = _overflows(np.array([result.largest], np.float32), self._dtype)
         result.by_exponent = [_by_exponent(size[np.isfinite(size)]) for size in sizes] if is_gradient(op) else []
         return result
 
