@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,10 @@ from precision_tool.lib.view.precision_files import (
     MODULE_NAME,
     PrecisionFile,
     atc_lines,
+    module_lines,
     outside_modules,
     precision_files,
+    scale_lines,
     script_lines,
     unnameable,
 )
@@ -103,6 +107,20 @@ def test_the_action_finds_the_list_where_the_helper_looks_and_else_its_path_is_n
     assert not any("k.cfg" in line for line in lines), "the adapter has no keep_dtype"
 
 
+@pytest.mark.parametrize("framework", ["TensorFlow", "PyTorch", "MindSpore"])
+def test_the_loss_scale_of_the_emulation_is_set_in_the_script(framework: str) -> None:
+    lines = scale_lines(framework, 64.0, is_alone=True)
+    assert "64.0" in lines[-1]
+    compile("\n".join(lines), "script", "exec")
+    assert scale_lines(framework, 1.0, is_alone=True) == []
+
+
+def test_the_helper_is_imported_once() -> None:
+    own = scale_lines("TensorFlow", 64.0, is_alone=False)
+    imports = [line for line in (*script_lines("float16", {}, False), *own) if line.startswith("import")]
+    assert imports == scale_lines("TensorFlow", 64.0, is_alone=True)[:1]
+
+
 def recorded(name: str, module: str) -> Op:
     call = parse_call_name(name)
     recorded_op = RecordedOp(call=RecordedCall(name=name, call=call))
@@ -131,6 +149,15 @@ def test_the_module_names_modules_by_their_paths(framework: str) -> None:
     listed = re.search(r"MODULES = (\(.*?\))", file.content, re.DOTALL)
     assert listed is not None
     assert eval(listed[1]) == ("blocks.0.act", "head")
+
+
+def test_the_printed_lines_find_the_module_from_any_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    (folder / MODULE_NAME).write_text("MODULES = ('head',)\ndef keep_in_float32(model, names): return model, names\n")
+    lines = ["model = 7", *module_lines("PyTorch", str(folder / MODULE_NAME)), "print(model)"]
+    run = [sys.executable, "-c", "\n".join(lines)]
+    assert subprocess.check_output(run, cwd=tmp_path, text=True) == "(7, ('head',))\n"
 
 
 TORCH_SCRIPT = """

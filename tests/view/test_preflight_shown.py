@@ -15,10 +15,12 @@ from rich.console import Group
 
 from precision_tool.lib.diagnose.preflight_model import Errors, LossScale, Preflight
 from precision_tool.lib.diagnose.verdict_model import StepText
+from precision_tool.lib.messages import render
 from precision_tool.lib.view.preflight_report import write_preflight
 from precision_tool.lib.view.preflight_screen import (
     conclusion,
     conclusion_box,
+    files_block,
     preflight_lines,
     risky,
     scale_words,
@@ -91,6 +93,21 @@ def test_how_far_the_set_is_from_the_smallest_one(given: dict[str, Any], said: s
 def test_a_set_that_is_not_enough_is_said_to_be_none() -> None:
     assert conclusion(forecast(is_enough=False), preflight_result()).kind.endswith("not_enough")
     assert conclusion(calm(), preflight_result()).kind.endswith("as_it_is")
+
+
+def test_the_loss_scale_of_the_emulation_stands_in_the_box() -> None:
+    box = " ".join(screen(preflight_result(forecast())).rpartition("┏")[2].replace("┃", " ").split())
+    assert "by emulating the step with loss scale 1024" in box
+    assert conclusion(calm(), preflight_result()).scale is None
+    for told in (forecast(is_enough=False), forecast(kept=())):
+        assert "with loss scale 1024" in render(conclusion(told, preflight_result()))
+
+
+def test_the_lines_for_the_script_set_the_loss_scale_also_without_files() -> None:
+    paths = [("customize_dtypes", "/d/c.cfg")]
+    for given in (paths, []):
+        block = files_block(forecast(), "TensorFlow", (), given, is_in_place=True)
+        assert "npu_tf_config.loss_scale(1024.0)" in plain_text(Group(*block))
 
 
 def test_an_inference_has_no_errors_of_gradients() -> None:

@@ -132,7 +132,7 @@ class LossScale:
     Attributes
     ----------
     advised : float
-        A power of two with room on both sides; 1 where none is needed.
+        A power of two with room on both sides; 1 where none is needed. Every emulation has it.
     lowest, highest : float
         Below `lowest` gradients vanish, above `highest` they overflow. `lowest` > `highest`: no scale keeps all.
     """

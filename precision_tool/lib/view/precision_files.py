@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getsource
@@ -48,6 +49,8 @@ _GE_TYPES: Mapping[str, tuple[str, ...]] = {
     "Conv2DBackpropFilter": ("Conv2DBackpropFilter", "Conv2DBackpropFilterD"),
     "Conv2DBackpropInput": ("Conv2DBackpropInput", "Conv2DBackpropInputD"),
 }  # fmt: skip
+
+_IMPORT = "import precision_tool.tf_config as npu_tf_config"
 
 #: Stands for the data types of an op whose name is looked at.
 _ANY_TYPE = "OutputDtype:float"
@@ -191,7 +194,7 @@ def script_lines(dtype: str, paths: Mapping[str, str], is_in_place: bool) -> lis
     action = ["action='mixlist'"] if "modify_mixlist" in paths and is_in_place else []
     arguments = ", ".join([*action, *given])
     lines = [
-        "import precision_tool.tf_config as npu_tf_config",
+        _IMPORT,
         f"config = npu_tf_config.session_dump_config(config, {arguments})  # session",
         f"npu_tf_config.npu_device_dump_config(npu_device, {arguments})  # TensorFlow 2",
     ]
@@ -238,7 +241,35 @@ def _module(forecast: TypeForecast, framework: str) -> list[PrecisionFile]:
     return [PrecisionFile(name=MODULE_NAME, option="", content=content)]
 
 
-def module_lines(framework: str) -> list[str]:
-    """Return the lines of a script that use the module."""
+def module_lines(framework: str, path: str) -> list[str]:
+    """Return the lines of a script that use the module, which lies at `path`."""
     name = "net" if framework == "MindSpore" else "model"
-    return ["from keep_in_float32 import MODULES, keep_in_float32", f"{name} = keep_in_float32({name}, MODULES)"]
+    return [
+        f"import sys; sys.path.insert(0, {posixpath.dirname(path)!r})",
+        "from keep_in_float32 import MODULES, keep_in_float32",
+        f"{name} = keep_in_float32({name}, MODULES)",
+    ]
+
+
+# --- the loss scale ---
+
+
+def scale_lines(framework: str, scale: float, *, is_alone: bool) -> list[str]:
+    """Return the lines of a script that set the loss scale with which the step was emulated; none for 1.
+
+    `is_alone`: no other lines import the helper.
+    """
+    if scale == 1:
+        return []
+    if framework == "PyTorch":
+        return [f"scaler = GradScaler(init_scale={scale!r})"]
+    if framework == "MindSpore":
+        return [f"manager = mindspore.FixedLossScaleManager({scale!r})  # Model(..., loss_scale_manager=manager)"]
+    given = f"npu_tf_config.loss_scale({scale!r})"
+    arguments = f"optimizer, dynamic=False, initial_scale={given}"
+    return [
+        *([_IMPORT] if is_alone else []),
+        f"manager = FixedLossScaleManager(loss_scale={given})  # session, Estimator",
+        "optimizer = NPULossScaleOptimizer(optimizer, manager)  # session, Estimator",
+        f"optimizer = npu_device.train.optimizer.NpuLossScaleOptimizer({arguments})  # TensorFlow 2",
+    ]

@@ -22,7 +22,7 @@ from precision_tool.lib.diagnose.preflight_model import (
 )
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.catalogue import percent
-from precision_tool.lib.view.precision_files import atc_lines, module_lines, outside_modules, script_lines
+from precision_tool.lib.view.precision_files import atc_lines, module_lines, outside_modules, scale_lines, script_lines
 from precision_tool.lib.view.tables import NUMBERS, Box, Heading, NameTable, Prose, figure_table
 from precision_tool.lib.view.text import LabelledLines, Line, json_text, label, plain, safe, shown, whole_path
 
@@ -255,13 +255,14 @@ def _search_table(forecast: TypeForecast, limit: int) -> NameTable:
 
 def conclusion(forecast: TypeForecast, result: Preflight) -> Message:
     """Return what to keep in float32 and what comes of it, in a sentence."""
-    before, after = forecast.all_narrow, forecast.with_kept
+    before, after, scale = forecast.all_narrow, forecast.with_kept, forecast.scale.advised
     fields = {
         "dtype": forecast.dtype, "ops": result.ops, "is_loss": bool(result.loss_name),
         "kept": len(forecast.kept) or None, "whole": result.is_whole,
         "not_emulated": _named(forecast.kept_not_emulated) or None,
         "loss": _change(before.loss, after.loss, bool(forecast.kept)),
         "gradients": _change(before.gradients, after.gradients, bool(forecast.kept)), "bad": after.not_finite or None,
+        "scale": None if scale == 1 else f"{scale:.0f}" if scale > 1 else power(scale),
     }  # fmt: skip
     if forecast.is_enough is None:
         return Message("screen.view.preflight.conclusion.not_known", **fields, lost=isnan(after.loss))
@@ -369,18 +370,21 @@ def files_block(
         yield shown(Message("screen.cli.preflight.not_verified", dtype=forecast.dtype), "bold yellow")
         return
     outside = outside_modules(forecast, ops)
+    scaling = scale_lines(framework, forecast.scale.advised, is_alone=not paths)
     if not paths and not outside:
         yield shown(Message("screen.cli.preflight.nothing_to_write", dtype=forecast.dtype), "green")
-        return
     for _, path in paths:
         line = shown(Message("screen.cli.preflight.file", path=safe(shown_path(path))))
         line.no_wrap, line.overflow = True, "ignore"
         yield line
     of_option = dict(paths)
-    if framework == "TensorFlow":
-        lines = [*script_lines(forecast.dtype, of_option, is_in_place), "", *atc_lines(forecast.dtype, of_option)]
+    if not paths:
+        lines = scaling
+    elif framework == "TensorFlow":
+        lines = [*script_lines(forecast.dtype, of_option, is_in_place), *scaling]
+        lines += ["", *atc_lines(forecast.dtype, of_option)]
     else:
-        lines = module_lines(framework) if paths else []
+        lines = [*module_lines(framework, paths[0][1]), *scaling]
     if lines:
         yield shown(Message("screen.view.preflight.lines_for", dtype=forecast.dtype), "dim")
     yield from (Text(f"  {line}".rstrip(), no_wrap=True, overflow="ignore") for line in lines)
@@ -393,7 +397,7 @@ def files_block(
         yield shown(
             Message("screen.view.preflight.outside", calls=calls, more=more, torch=framework == "PyTorch"), "yellow"
         )
-    if framework == "TensorFlow":
+    if paths and framework == "TensorFlow":
         yield shown(Message("screen.view.preflight.names_may_change"), "dim")
 
 
