@@ -84,6 +84,20 @@ def tail(y: Array, case: Case) -> Array:
     return y
 
 
+def end(y: Array, case: Case) -> Array:
+    flat = y.reshape(-1)
+    flat[-50:] = np.arange(50) % 7
+    return y
+
+
+def turned(y: Array, case: Case) -> Array:
+    return y.transpose(2, 1, 0).reshape(y.shape)
+
+
+def shifted(y: Array, case: Case) -> Array:
+    return np.roll(y, 3, -1)
+
+
 def tile(y: Array, case: Case) -> Array:
     y[..., 16:32, 16:32] *= -1
     return y
@@ -206,13 +220,16 @@ def test_sums_in_float16_keep_only_as_many_terms_as_show_it() -> None:
 @pytest.mark.parametrize(
     ("op", "fault", "smallest"),
     [
-        (RELU, tail, ((1, 1, 1),)),
-        (PRODUCT, tile, ((1, 24), (1, 24))),  # the terms of a sum belong together
+        (RELU, tail, ((1, 1, 37),)),  # of one element none is a tail
+        (RELU, end, ((4, 8, 37),)),
+        (RELU, turned, ((2, 1, 2),)),  # axis 1 stands where it should
+        (RELU, shifted, ((1, 1, 4),)),
+        (PRODUCT, tile, ((33, 24), (33, 24))),  # the tile with its borders; the terms of a sum belong together
         (CONVOLUTION, channel, ((1, 3, 3, 4), (3, 3, 4, 1))),  # as much of the image as the filter covers
         (ATTENTION, head, ((1, 1, 1, 8), (1, 1, 6, 8), (1, 1, 6, 1))),
         (SOFTMAX, first_axis, ((1, 37),)),
     ],
-    ids=["tail", "tile", "channel", "head", "axis"],
+    ids=["tail", "end", "turned", "shifted", "tile", "channel", "head", "axis"],
 )
 def test_a_part_of_the_dump_is_that_part_of_the_whole(
     op: tuple[Formula, tuple[Input, ...]], fault: Fault, smallest: tuple[tuple[int, ...], ...]
