@@ -301,7 +301,8 @@ def minimal_repro(
         raise UsageError("view.kernel_failed", reason=error.reason) from error
     except FORMULA_ERRORS as error:
         raise UsageError("view.not_minimized", op=op.name, reason=reason_words(reason_of(error))) from error
-    minimized = replace(minimized, as_if=minimized.as_if or repro.judged.variant)
+    if not minimized.is_at_any_size:  # else the kernel's fault need not be the dump's
+        minimized = replace(minimized, as_if=minimized.as_if or repro.judged.variant)
     case = minimized.case
     smaller = replace(
         repro, op=op_of(case), inputs=case.inputs, minimized=minimized,
