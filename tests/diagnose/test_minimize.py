@@ -325,6 +325,9 @@ def test_a_fused_op(tmp_path: Path) -> None:
     assert made is not None
     assert made.is_at_any_size
     assert made.as_if is None
+    readme = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "There is no `single_op.json`: the kernel fuses 2 ops" in readme
+    assert not (tmp_path / "out" / "single_op.json").exists()
 
 
 # --- kernels that fail, and searches that end early -------------------------------------------------------------------
