@@ -67,13 +67,15 @@ def test_by_a_command(tree: Path) -> None:
     assert op["minimized"]["sentence"] == made["sentence"]
     (alone,) = json.loads((tree / "out" / "single_op.json").read_text("utf-8"))
     assert (alone["op"], alone["input_desc"][0]["shape"]) == ("Relu", [1])
-    assert "atc --singleop=single_op.json" in (tree / "out" / "README.md").read_text("utf-8")
+    readme = (tree / "out" / "README.md").read_text("utf-8")
+    assert "atc --singleop=single_op.json" in readme
+    assert "There is no" not in readme
 
 
 def test_by_what_was_dumped(tree: Path) -> None:
     run = tool("repro", "relu", "out", "--minimize", cwd=tree)
     assert "wrong in the last 5 of 21 along the last axis: the tail beyond the last multiple of 16." in run.text
-    assert "42 elements shrunk to 2 elements" in run.text
+    assert "42 elements shrunk to 42 elements" in run.text  # less has no such tail
     assert check(tree / "out") == 1
     plain = tool("repro", "relu", "whole", "--json", cwd=tree).json
     assert plain["minimized"] is None
@@ -83,7 +85,7 @@ def test_by_what_was_dumped(tree: Path) -> None:
 def test_a_call_of_pytorch(tmp_path: Path) -> None:
     data_folder(tmp_path)
     made = tool("--data", ".", "repro", CULPRIT, "out", "--minimize", "--json", cwd=tmp_path).json
-    assert made["minimized"]["elements"] == 2
+    assert made["minimized"]["elements"] == 32  # a row with its tail
     assert "single_op.json" not in made["files"]
     assert check(tmp_path / "out") == 1
     script = (tmp_path / "out" / "run.py").read_text()

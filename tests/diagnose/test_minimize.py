@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from precision_tool.lib.cli.kernel_command import KernelCommand
 from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
 from precision_tool.lib.diagnose.minimize import (
     Case,
@@ -23,11 +26,13 @@ from precision_tool.lib.diagnose.minimize import (
 )
 from precision_tool.lib.diagnose.op_settings import CallArguments, OpAttributes, with_shapes
 from precision_tool.lib.diagnose.recorded_script import call_code
+from precision_tool.lib.diagnose.verdict_model import OpResult, State
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import RecordedCall, RecordedOp, RecordedTensor, parse_call_name
 from precision_tool.lib.ops.base import Input, OutputSpec
 from precision_tool.lib.view.minimal_case import sentence, single_op
+from precision_tool.lib.view.reproduction import Repro, ReproOutput, minimal_repro, write_repro
 
 Array = npt.NDArray[Any]
 Fault = Callable[[Array, Case], Array]
@@ -82,6 +87,20 @@ def rules(made: Minimized) -> list[tuple[Condition, int, int, bool]]:
 def tail(y: Array, case: Case) -> Array:
     y[..., y.shape[-1] // 16 * 16 :] = 0
     return y
+
+
+def end(y: Array, case: Case) -> Array:
+    flat = y.reshape(-1)
+    flat[-50:] = np.arange(50) % 7
+    return y
+
+
+def turned(y: Array, case: Case) -> Array:
+    return y.transpose(2, 1, 0).reshape(y.shape)
+
+
+def shifted(y: Array, case: Case) -> Array:
+    return np.roll(y, 3, -1)
 
 
 def tile(y: Array, case: Case) -> Array:
@@ -206,13 +225,16 @@ def test_sums_in_float16_keep_only_as_many_terms_as_show_it() -> None:
 @pytest.mark.parametrize(
     ("op", "fault", "smallest"),
     [
-        (RELU, tail, ((1, 1, 1),)),
-        (PRODUCT, tile, ((1, 24), (1, 24))),  # the terms of a sum belong together
+        (RELU, tail, ((1, 1, 37),)),  # of one element none is a tail
+        (RELU, end, ((4, 8, 37),)),
+        (RELU, turned, ((2, 1, 2),)),  # axis 1 stands where it should
+        (RELU, shifted, ((1, 1, 4),)),
+        (PRODUCT, tile, ((33, 24), (33, 24))),  # the tile with its borders; the terms of a sum belong together
         (CONVOLUTION, channel, ((1, 3, 3, 4), (3, 3, 4, 1))),  # as much of the image as the filter covers
         (ATTENTION, head, ((1, 1, 1, 8), (1, 1, 6, 8), (1, 1, 6, 1))),
         (SOFTMAX, first_axis, ((1, 37),)),
     ],
-    ids=["tail", "tile", "channel", "head", "axis"],
+    ids=["tail", "end", "turned", "shifted", "tile", "channel", "head", "axis"],
 )
 def test_a_part_of_the_dump_is_that_part_of_the_whole(
     op: tuple[Formula, tuple[Input, ...]], fault: Fault, smallest: tuple[tuple[int, ...], ...]
@@ -254,6 +276,58 @@ def test_the_sentence() -> None:
     for made in (dumped(*NORM, without_epsilon), dumped(*LONG, sums_in_float16), dumped(*PRODUCT, tile)):
         assert not any("Message" in render(sentence(made), language) for language in ("en", "zh"))
     assert "axes were 0 instead of -1" in render(sentence(dumped(*SOFTMAX, first_axis)), "en")
+
+
+def test_what_the_whole_has_is_not_said_of_a_kernel_that_is_wrong_at_any_size() -> None:
+    made = replace(dumped(*RELU, tail), is_at_any_size=True)
+    assert render(sentence(made), "en") == "wrong at every size that was tried."
+
+
+def fused(folder: Path, command: str, variant: tuple[str, str, str] | None = None) -> Repro:
+    """The smallest case of an addition and a ReLU in a kernel, which puts out both."""
+    stages = tuple(
+        replace(formula(name, count).stages[0], args=args)
+        for name, count, args in (("Add", 2, (Ref(0), Ref(1))), ("Relu", 1, (Ref(0, 0),)))
+    )
+    op = Formula(stages=stages, outputs={0: Ref(0, 1), 1: Ref(0, 0)})
+    inputs = {slot: tensor(4, 8) for slot in range(2)}
+    outputs = [
+        ReproOutput(slot=slot, npu=Input(array=out.array + 9, dtype="float16"))
+        for slot, out in sorted(op.run(inputs).items())
+    ]
+    fused_op = Op(name="sum/relu", type="Add")
+    judged = OpResult(number=0, op=fused_op, state=State.WRONG, formula=op, variant=variant)
+    repro = Repro(op=fused_op, judged=judged, inputs=inputs, outputs=outputs)
+    types = dict.fromkeys(range(2), ("float16", "ND"))
+    made = minimal_repro(
+        repro, lambda op_of: KernelCommand(command=command, timeout=60, framework="", outputs=types, op_of=op_of)
+    )
+    write_repro(str(folder), made)
+    return made
+
+
+def test_a_fused_op(tmp_path: Path) -> None:
+    """The kernel tells its outputs by stage; what the dump computed as if is not said of one wrong at any size."""
+    (tmp_path / "kernel.py").write_text(
+        "import json, shutil, sys\n"
+        "op = json.load(open(sys.argv[1] + '/op.json'))\n"
+        "sizes = op['inputs'][0]['shape']\n"
+        "assert [(o['slot'], o['stage'], o['type'], o['shape']) for o in op['outputs']] == [\n"
+        "    (0, 1, 'Relu', sizes), (1, 0, 'Add', sizes)]\n"
+        "assert [op['stages'][o['stage']]['type'] for o in op['outputs']] == ['Relu', 'Add']\n"
+        "data = bytearray(open(sys.argv[1] + '/input_0.npy', 'rb').read())\n"
+        "start = 10 + data[8] + 256 * data[9]\n"
+        "data[start:] = b'\\x00\\x64' * ((len(data) - start) // 2)\n"  # 1024
+        "for o in op['outputs']: open(sys.argv[2] + '/' + o['file'], 'wb').write(data)\n"
+    )
+    command = f"{sys.executable} -I -S {tmp_path}/kernel.py"
+    made = fused(tmp_path / "out", command, ("axis", "0", "1")).minimized
+    assert made is not None
+    assert made.is_at_any_size
+    assert made.as_if is None
+    readme = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "There is no `single_op.json`: the kernel fuses 2 ops" in readme
+    assert not (tmp_path / "out" / "single_op.json").exists()
 
 
 # --- kernels that fail, and searches that end early -------------------------------------------------------------------

@@ -20,6 +20,7 @@ from precision_tool.lib.diagnose.recorded_script import NoCodeError, call_code
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.msprobe import RecordedTensor
+from precision_tool.lib.ops.base import Output
 from precision_tool.lib.view.minimal_case import attributes_of
 from precision_tool.lib.view.reproduction import as_stored, described
 
@@ -56,13 +57,20 @@ class KernelCommand:
 
     def _document(self, case: Case) -> dict[str, Any]:
         op, stages = self.op_of(case), case.formula.stages
+        made = case.formula.run(case.inputs, only_values=True)
         document: dict[str, Any] = {
             "op": op.name,
             "type": op.type,
             "attributes": attributes_of(stages[0]) if len(stages) == 1 else {},
             "stages": [{"type": stage.op_type, "attributes": attributes_of(stage)} for stage in stages],
             "outputs": [
-                {"slot": slot, "file": f"output_{slot}.npy", "dtype": dtype, "layout": layout}
+                {
+                    "slot": slot,
+                    "file": f"output_{slot}.npy",
+                    "dtype": dtype,
+                    "layout": layout,
+                    **_made(case, slot, made),
+                }
                 for slot, (dtype, layout) in sorted(self.outputs.items())
             ],
         }
@@ -80,6 +88,17 @@ class KernelCommand:
         if code:
             last = log.read_text("utf-8", errors="replace").strip().rpartition("\n")[2][-_LAST:]
             raise KernelFailedError(Message("minimal.kernel.exit", code=code, last=last or None))
+
+
+def _made(case: Case, slot: int, made: Mapping[int, Output]) -> dict[str, Any]:
+    """Return which stage makes an output, by its place in `stages`, its type and the shape; None of what is unknown."""
+    ref = case.formula.outputs.get(slot)
+    stage = None if ref is None else ref.stage or 0
+    return {
+        "stage": stage,
+        "type": None if stage is None else case.formula.stages[stage].op_type,
+        "shape": list(made[slot].array.shape) if slot in made else None,
+    }
 
 
 def _saved(case: Case, folder: Path) -> list[dict[str, Any]]:

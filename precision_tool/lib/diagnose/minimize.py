@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations, islice, product
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.diagnose.error_shape import DOUBT, MEAN_SQUARE, SLACK, UNIT, Flags, Places, misfit, places_of
+from precision_tool.lib.diagnose.error_shape import (
+    DOUBT,
+    MEAN_SQUARE,
+    SLACK,
+    UNIT,
+    Flags,
+    Mistake,
+    Places,
+    misfit,
+    places_of,
+)
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, noise_of
 from precision_tool.lib.diagnose.op_settings import Changes, Path, Settings
 from precision_tool.lib.diagnose.sampling import folded_type, narrowing
@@ -149,6 +159,10 @@ class Part(StrEnum):
     RANGE = "range"
     EVERY = "every"
     SOME = "some"
+
+
+#: Parts that hang on where an axis ends, or on what it is divided into.
+_PLACED = (Part.TAIL, Part.END, Part.START, Part.RANGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +344,7 @@ class _Search:
         self.rules: list[SizeRule] = []
         self.spans: tuple[Span, ...] = ()
         self.places: Places | None = None
+        self._shape: tuple[int, ...] = ()
         self.as_if: tuple[str, str, str] | None = None
         self.is_limited = self.is_stopped = self.is_at_any_size = False
         self.case: Case
@@ -359,6 +374,7 @@ class _Search:
         slot = next(iter(wrong))
         self.spans = tuple(_spans(judged.bad, slot))
         bad, true = judged.bad[slot], judged.true[slot]
+        self._shape = true.shape
         have = np.asarray(wrong[slot].array).reshape(true.shape)
         self.places = places_of(have, true, bad.reshape(-1), UNIT.get(wrong[slot].dtype, 0.0))
         self.as_if = self._as_if()
@@ -525,6 +541,8 @@ class _Search:
         axes, of_kernel, made = (_image_axes(name) for name in (image.layout, kernel.layout, layout))
         if all(true.shape[axis] == 1 for axis in made):
             return False
+        if any(self._needed(axis, true.shape[axis]) != 1 for axis in made):
+            return False
         at = [int(index) for index in np.unravel_index(int(judged.ratio[slot].argmax()), true.shape)]
         sizes = [kernel.array.shape[axis] for axis in of_kernel]
         unpadded = {**case.changes, **{
@@ -598,17 +616,40 @@ class _Search:
             return False
         if axes is None:
             return False
+        needed = self._needed(axes.get(next(iter(self._got))), group.size)
+        if isinstance(needed, range):
+            return len(needed) < group.size and self._keep(self._taken(group, np.array(needed), judged.true))
         worst = np.zeros(group.size)
         for slot, axis in axes.items():
             if axis is not None:
                 ratio = judged.ratio[slot]
                 worst = np.maximum(worst, ratio.max(axis=tuple(other for other in range(ratio.ndim) if other != axis)))
-        order, count = np.argsort(-worst, kind="stable"), 1
+        order, count = np.argsort(-worst, kind="stable"), needed
         while count < group.size:
             if self._keep(self._taken(group, np.sort(order[:count]), judged.true)):
                 return True
             count *= 2
         return False
+
+    def _needed(self, axis: int | None, size: int) -> range | int:
+        """Return the indices of an axis of the output without which a kernel would be right, or how many at least.
+
+        No kernel is run: a tail needs all of its axis, a tile all up to its border, values that stand elsewhere two.
+        """
+        places = self.places
+        if axis is None or places is None:
+            return 1
+        if places.is_moved and (not places.order or places.order[axis] != axis):
+            return 2
+        if places.mistake is Mistake.SHIFTED and places.axis == axis:
+            return abs(places.steps) + 1
+        outer = next((span.axis for span in self.spans if span.last == span.size - 1), None)
+        if places.mistake is Mistake.TAIL and outer is not None and places.first % prod(self._shape[outer + 1 :]):
+            return range(size)  # the end of the whole tensor, which begins within a row
+        span = next((span for span in self.spans if span.axis == axis), None)
+        if span is None or span.part not in _PLACED:
+            return 1
+        return range(min(span.last + 2, size))
 
     def _taken(self, group: _Group, indices: npt.NDArray[np.intp], true: Mapping[int, Array]) -> Case | None:
         """Return a part of the case if it is wrong, and right results are the same as in the whole."""

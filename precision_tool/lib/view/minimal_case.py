@@ -21,10 +21,12 @@ _LONGEST = 200
 def sentence(minimized: Minimized) -> Message:
     """Return the sentence that generalizes a smallest case."""
     rules, spans = [_rule(rule) for rule in minimized.rules], [_span(span) for span in minimized.spans]
+    if minimized.is_at_any_size:
+        spans = []  # where the whole op is wrong says nothing of a kernel that is wrong at any size
     clauses = [
         *[Message("minimal.when", rules=tuple(rules))] * bool(rules),
         *[Message("minimal.where", spans=tuple(spans), whole=bool(rules))] * bool(spans),
-    ] or [Message("minimal.everywhere", sizes=minimized.is_at_any_size)]
+    ] or [Message("minimal.everywhere", sizes=minimized.is_at_any_size, part=bool(minimized.spans))]
     pattern = _pattern(minimized.places)
     if pattern is not None:
         clauses.append(pattern)

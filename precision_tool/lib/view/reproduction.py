@@ -301,7 +301,8 @@ def minimal_repro(
         raise UsageError("view.kernel_failed", reason=error.reason) from error
     except FORMULA_ERRORS as error:
         raise UsageError("view.not_minimized", op=op.name, reason=reason_words(reason_of(error))) from error
-    minimized = replace(minimized, as_if=minimized.as_if or repro.judged.variant)
+    if not minimized.is_at_any_size:  # else the kernel's fault need not be the dump's
+        minimized = replace(minimized, as_if=minimized.as_if or repro.judged.variant)
     case = minimized.case
     smaller = replace(
         repro, op=op_of(case), inputs=case.inputs, minimized=minimized,
@@ -416,7 +417,12 @@ def _write(folder: str, repro: Repro) -> None:
         **({_SINGLE_OP: json.dumps(alone, indent=1) + "\n"} if alone else {}),
         "op.json": json.dumps(sound(document), indent=1, ensure_ascii=False) + "\n",
         "check.py": _asset("repro_check.py.txt"),
-        "README.md": _readme(sound(document), has_script=bool(script), is_alone=bool(alone)),
+        "README.md": _readme(
+            sound(document),
+            has_script=bool(script),
+            is_alone=bool(alone),
+            stages=0 if repro.minimized is None or op.is_recorded else len(repro.minimized.case.formula.stages),
+        ),
     }
     for name, text in texts.items():
         with open(posixpath.join(folder, name), "w", encoding="utf-8") as file:
@@ -440,8 +446,8 @@ def _asset(name: str) -> str:
     return (files("precision_tool.lib.view.assets") / name).read_text(encoding="utf-8")
 
 
-def _readme(document: Mapping[str, Any], *, has_script: bool, is_alone: bool) -> str:
-    """Return what the files are, in the language in use."""
+def _readme(document: Mapping[str, Any], *, has_script: bool, is_alone: bool, stages: int) -> str:
+    """Return what the files are, in the language in use; of a smallest case of several `stages` why atc has none."""
     op, kind = (str(document[name]).replace("`", "'")[:400] for name in ("op", "type"))
     outputs, minimized = document["outputs"], document.get("minimized")
     files_of_outputs = [name for name in _OUTPUT_FILES if any(output[name] for output in outputs)]
@@ -453,6 +459,7 @@ def _readme(document: Mapping[str, Any], *, has_script: bool, is_alone: bool) ->
         Message("repro.check", recomputed="float64" in files_of_outputs),
         *[Message("repro.run")] * has_script,
         *[Message("repro.single_op", file=_SINGLE_OP)] * is_alone,
+        *[Message("repro.no_single_op", file=_SINGLE_OP, count=stages)] * (stages > 1),
         Message("repro.arrays", slack=document["slack"] or None),
     ]
     title, origin = Message("repro.title", type=kind), Message("repro.origin", op=op, tool=document["tool"])
