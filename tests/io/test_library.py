@@ -47,13 +47,14 @@ def test_a_file_that_is_cut_off_is_not_loaded(tmp_path: Path) -> None:
     ("interface", "why"), [(0, "it is of another version of precision_tool"), (module._INTERFACE, "pt_first_float32")]
 )
 def test_a_library_that_is_not_ours_is_not_used(tmp_path: Path, interface: int, why: str) -> None:
-    source = tmp_path / "other.c"
+    # The loader returns what it has loaded under the same path, and the folder of a test that passed is reused.
+    source = tmp_path / f"other_{interface}.c"
     source.write_text(f"int pt_interface(void) {{ return {interface}; }}\n")
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler here")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "other.so"), str(source)], check=True)
-    assert why in load(tmp_path / "other.so")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(source.with_suffix(".so")), str(source)], check=True)
+    assert why in load(source.with_suffix(".so"))
 
 
 @pytest.mark.parametrize("damage", ["other machine", "no library", "cut off", "other version", "a folder"])

@@ -270,17 +270,17 @@ def _written_values(listed: Sequence[Any], dtype: str, numpy_type: np.dtype[Any]
     if numpy_type.kind == "f":
         with np.errstate(over="ignore"):
             return np.array([scalars.number(value) for value in listed], numpy_type)
-    try:
-        return np.array([scalars.integer(value) for value in listed], numpy_type)
-    except OverflowError:
-        raise FormatError.within("io.tf.not_in_type", dtype=dtype) from None
+    values, limits = [scalars.integer(value) for value in listed], np.iinfo(numpy_type)
+    if values and not limits.min <= min(values) <= max(values) <= limits.max:
+        raise FormatError.within("io.tf.not_in_type", dtype=dtype)
+    return np.array(values, numpy_type)
 
 
 def _as_float(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     """Return bfloat16, which numpy has not, as float32."""
     if dtype != "bfloat16":
         return values
-    return np.left_shift(values.astype(np.uint32), 16).view(np.float32)
+    return np.asarray(np.left_shift(values.astype(np.uint32), np.uint32(16))).view(np.float32)
 
 
 # --- ops ---
