@@ -59,7 +59,7 @@ class Session:
 
     def __init__(self, settings: Settings, place: Place | None = None) -> None:
         self.settings = settings
-        self.workspace = open_workspace(settings.data, settings.work)
+        self.workspace = open_workspace(settings.data, settings.work, "" if place is None else place.results)
         self.data = DataFolder(self.workspace, place)
         self.names = DataNames(self.data)
         self.step: int | None = None

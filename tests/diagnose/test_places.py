@@ -1,4 +1,4 @@
-"""One step of one rank: what `ls`, `ni` and `vcs` show of it, and that the prompt keeps it."""
+"""One step of one rank: what commands show of it, and that the prompt keeps it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import os
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,12 +180,35 @@ def test_ac_of_one_step_points_to_the_study_of_it(placed: Placed) -> None:
     assert "-lt" in str(told.value.hint)
 
 
-def test_ls_wrong_after_a_study_points_to_what_it_has(placed: Placed, tmp_path: Path) -> None:
-    data, _ = placed
+def test_commands_take_a_step_and_rank_after_a_study(placed: Placed, tmp_path: Path) -> None:
+    data, truth = placed
     precision_tool.open_data(data, work=tmp_path).study(resources=THIS_THREAD)
-    with pytest.raises(DataNotFoundError) as told:
-        precision_tool.run("ls", "--wrong", "--step", "1", "--rank", "1", data=data, work=tmp_path, file=io.StringIO())
-    assert "`vcs --step 1 --rank 1`" in str(told.value.hint)
+    place = ("--step", "1", "--rank", "1")
+
+    def json_of(word: str, *arguments: str) -> dict[str, Any]:
+        out = io.StringIO()
+        precision_tool.run(word, *arguments, "--json", data=data, work=tmp_path, file=out)
+        document: dict[str, Any] = json.loads(out.getvalue())
+        return document
+
+    def wrong(step: str, rank: str) -> list[str]:
+        (graph,) = json_of("ls", "--wrong", "--step", step, "--rank", rank)["graphs"]
+        return [op["name"] for op in graph["ops"]]
+
+    assert (wrong("1", "1"), wrong("1", "0")) == ([truth.culprit], [])
+    (result,) = json_of("vc", *place)["results"]
+    own = tmp_path / "study" / "step_1_rank_1"
+    assert Path(result["file"]).is_relative_to(own)
+    (leaf,) = json_of("overflow", *place)["leaves"]
+    assert (leaf["device"], leaf["step"]) == ("1", "1")
+    (pair,) = json_of("random", *place)["pairs"]
+    assert pair["run"] == leaf["path"]
+    page = tmp_path / "page.html"
+    precision_tool.run("report", *place, "-o", str(page), data=data, work=tmp_path, file=io.StringIO())
+    assert str(truth.culprit).encode() in page.read_bytes()
+    # What one rank has does not hide what the others have.
+    assert not (tmp_path / "vector_compare").exists()
+    assert wrong("1", "0") == []
 
 
 def test_ls_wrong_of_a_step_tells_nothing_of_the_others(tmp_path: Path) -> None:

@@ -542,7 +542,7 @@ def in_float32(cwd: Path) -> str:
     ("demo", "command"),
     [
         (("--h5", "."), ("ac", "-c")),
-        (("--ranks", "2", "--steps", "2", DATA), ("ac", "--all")),
+        (("--ranks", "2", "--steps", "2", "."), ("ac", "--all")),
         (("--fault", "fusion", "."), ("fusion", "blame")),
     ],
     ids=["h5", "study", "blame"],

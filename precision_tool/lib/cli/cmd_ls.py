@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rich.console import RenderableType
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import Output, Parser, command, show_result, spaced
+from precision_tool.lib.cli.comparison import judge_place
 from precision_tool.lib.data.dump_names import flatten, op_number
 from precision_tool.lib.data.graph_catalog import RunGraph, where_of
 from precision_tool.lib.data.pair_listing import DumpListing, OpFilter, list_dumps, list_ops
@@ -68,13 +68,12 @@ def _options(parser: Parser, session: Session) -> None:
     example="ls -n conv1 -t Conv2D; ls -f '*Relu*' --below 0.98; ls dump -t Cast",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    whole, session = session, session.at(args.step, args.rank)
     is_dump = args.what == _DUMP
+    judges = args.wrong and not is_dump and session.data.kind().has_graph
+    session = judge_place(session, args, output) if judges else session.at(args.step, args.rank)
     has_graph = session.data.kind().has_graph or args.graph is not None
     if args.wrong and not is_dump and has_graph and not newest_verdicts(session.workspace):
-        raise DataNotFoundError(
-            "cli.ls_no_verdict", folder=session.workspace.root, place=_studied_place(whole, session)
-        )
+        raise DataNotFoundError("cli.ls_no_verdict", folder=session.workspace.root)
     names = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
     if len(names) > 1:
         raise UsageError("cli.ls_names", names=names)
@@ -117,18 +116,6 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
         lambda: report.ops_json(listings, args.limit or 0),
         lambda: spaced(report.op_listing(listing, limit, threshold, why) for listing, why in listed),
     )  # fmt: skip
-
-
-def _studied_place(whole: Session, session: Session) -> str:
-    """Return the options of `vcs` for this step and rank, where a study compared them; else ""."""
-    if session is not whole:
-        from precision_tool.lib.diagnose.study import study_rows
-
-        with suppress(DataNotFoundError):
-            study_rows(whole.workspace, whole.place()[0], whole.settings.threshold)
-            places = (("--step", whole.step), ("--rank", whole.rank))
-            return " ".join(f"{option} {number}" for option, number in places if number is not None)
-    return ""
 
 
 def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[Message]:

@@ -54,6 +54,7 @@ def _options(parser: Parser, session: Session) -> None:
         "results, which is precision_data/temp or that of --work)",
     )  # fmt: skip
     flags.add_engine(parser, session)
+    flags.add_place(parser)
     flags.add_json(parser)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything overflowed or could not be read")
 
@@ -68,6 +69,8 @@ def _options(parser: Parser, session: Session) -> None:
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     args.limit = args.limit or _ALL
+    if args.folder is None:
+        session = session.at(args.step, args.rank)
     engine = flags.engine_of(session, args)
     if engine == "cann":
         return _run_toolkit(session, args, output)

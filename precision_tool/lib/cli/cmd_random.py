@@ -27,6 +27,7 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add_graph(parser)
     flags.add_limit(parser, session.settings.limit)
     flags.add_workers(parser, session.settings.workers)
+    flags.add_place(parser)
     flags.add_json(parser)
     parser.add_argument(
         "--fail", action="store_true",
@@ -44,6 +45,8 @@ def _options(parser: Parser, session: Session) -> None:
     example="random -l 5",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.left is None:
+        session = session.at(args.step, args.rank)
     with ProgressReport(output.err, "comparing") as progress:
         reports = session.random_errors(
             args.left, args.right, args.graph, flags.resources_of(session, args, progress=progress)

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, Output, Parser, command
+from precision_tool.lib.cli.comparison import judge_place
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
@@ -33,6 +34,7 @@ def _options(parser: Parser, session: Session) -> None:
         help="write the graph for Google's model-explorer instead, with its node data next to it (own error, cosine)",
     )  # fmt: skip
     flags.add_graph(parser, "the graph for the map, where the result does not tell its own")
+    flags.add_place(parser)
 
 
 @command(
@@ -48,6 +50,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     if args.exchange is not None and args.output:
         raise UsageError("cli.options_exclude", command="report", option="-o", other="--model-explorer")
+    if args.result is None:
+        session = judge_place(session, args, output)
     diagnoses = _diagnoses(session, args.result)
     if args.exchange is not None:
         for path in export_graphs(session.data, diagnoses, args.exchange, graph=args.graph):

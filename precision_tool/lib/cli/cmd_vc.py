@@ -33,6 +33,7 @@ def _vc_options(parser: Parser, session: Session) -> None:
     measures = parser.add_argument_group("what is measured and written")
     _add_numbers(measures)
     flags.add_measures(measures)
+    flags.add_place(sides)
 
 
 def _add_choice(parser: flags.Options) -> None:
@@ -126,6 +127,8 @@ def _refuse(kind: str, holds: bool, options: dict[str, object]) -> None:
 @shared_open_files()
 def run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     options = _compare_options(args)
+    if args.left is None:
+        session = session.at(args.step, args.rank)
     analyses = compare_sides(session, args, output, options)
     if options.pairs_only:
         return finish_mapping(session, args, output, analyses)

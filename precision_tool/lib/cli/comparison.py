@@ -17,6 +17,8 @@ from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX, newer_than
 from precision_tool.lib.data.kinds import kind_at
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.comparison import Status
@@ -33,6 +35,25 @@ def noise_floor_of(session: Session, args: argparse.Namespace) -> NoiseFloor | N
     if args.noise is None:
         return None
     return read_noise(find_noise(args.noise, session.workspace.result_dirs()))
+
+
+def judge_place(session: Session, args: argparse.Namespace, output: Output) -> Session:
+    """Return the session of the step and rank that are asked for; diagnoses them if no verdict on them is stored.
+
+    A study keeps the rows of every dump folder, but the verdicts on single ops of none.
+    """
+    placed = session.at(args.step, args.rank)
+    if placed is not session and not _is_judged(placed):
+        with ProgressReport(output.err, "recomputing") as progress:
+            placed.diagnose(resources=replace(placed.resources(), progress=progress))
+    return placed
+
+
+def _is_judged(session: Session) -> bool:
+    """Return whether the newest verdicts are on dump folders of this session alone."""
+    own = {real_path(leaf.path) for folder in session.data.run_folders() if folder.run for leaf in folder.run.leaves}
+    verdicts = newest_verdicts(session.workspace)
+    return bool(verdicts) and all(real_path(run.npu) in own for verdict in verdicts for run in verdict.runs)
 
 
 def measure_options(args: argparse.Namespace) -> CompareOptions:

@@ -36,6 +36,7 @@ from precision_tool.lib.data.pair_listing import find_ops
 from precision_tool.lib.data.sides import (
     Inputs,
     benchmark_folder,
+    default_golden,
     default_npu,
     find_golden,
     find_inputs,
@@ -50,7 +51,7 @@ from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, signature_of
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, NoBenchmarkError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
@@ -137,6 +138,10 @@ class Place:
 
     leaves: tuple[str, ...]
     golden: str = ""
+    #: The folder of results that belong to it alone.
+    results: str = ""
+    #: Whether an earlier step of this rank was dumped too, after which its variables are trained ones.
+    is_later: bool = False
     #: Of each leaf what changes when its dump, and its benchmark, do; of the same place these may change.
     prints: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
 
@@ -186,13 +191,37 @@ class DataFolder:
         if CacheKind.CHOICE in kinds:
             self._choice = None
 
+    @property
+    def is_part(self) -> bool:
+        """Whether only one step of one rank is looked at."""
+        return self._place is not None
+
+    @property
+    def is_later_step(self) -> bool:
+        """Whether that is a step after another one that was dumped."""
+        return self._place is not None and self._place.is_later
+
     def check_data(self) -> None:
         """Raise DataNotFoundError where there is no data folder."""
         check_data(self.workspace.root)
 
     def default_npu(self) -> str:
         """Return the dump of the NPU run under test."""
-        return default_npu(self.workspace)
+        if self._place is None:
+            return default_npu(self.workspace)
+        first, *others = self._place.leaves
+        if others:
+            self.workspace.notes.append(Message("note.compare.first_model", path=first, others=len(others)))
+        return first
+
+    def default_golden(self, npu: str) -> str:
+        """Return the folder that `npu` is compared with. NoBenchmarkError where there is none."""
+        if self._place is None:
+            return default_golden(self.workspace, npu)
+        if not self._place.golden:
+            golden = self.workspace.tf_dump_dir
+            raise NoBenchmarkError("data.no_benchmark", npu=npu, folder=golden, other=self.workspace.dump_dir(1))
+        return self._place.golden
 
     def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the `.h5` files of the NPU and of the benchmark, by name only."""

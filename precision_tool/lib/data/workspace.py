@@ -29,6 +29,9 @@ from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, O
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
 
+#: Folders of results that hold comparisons, and verdicts on dumps that there was nothing to compare with.
+COMPARISONS, VERDICTS = "vector_compare", "verdict"
+
 #: Names of the fusion switch files: the one that turns everything off, and the one for single passes.
 FUSION_OFF, FUSION_SWITCH = "fusion_off.cfg", "fusion_switch.cfg"
 
@@ -77,12 +80,14 @@ def path_below(path: str, folder: str) -> str:
 class Workspace:
     """The paths of the data folder `root`. Results go to its `temp/`, or to `work` when given.
 
-    `notes` collects notes for the user, each once; the printer takes them out.
+    `notes` collects notes for the user, each once; the printer takes them out. `part` is the folder of results that a
+    part of the data has for itself, such as one step of one rank.
     """
 
-    def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None) -> None:
+    def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None, part: PathLike = "") -> None:
         self.root = Path(root)
         self.work = None if work is None else Path(work)
+        self._part = Path(part)
         self.notes: List[Union[str, Message]] = []
         # Folders still worth trying for results, best first.
         self._bases = [Path(FALLBACK_WORK_FOLDER)]
@@ -198,7 +203,14 @@ class Workspace:
         return [path for path in candidates if _is_file(path)]
 
     def result_dirs(self) -> List[Path]:
-        """Where results of earlier commands may lie, best first; they need not exist."""
+        """Where results of earlier commands may lie, best first: of a part its own, then those of the whole."""
+        bases = self._result_bases()
+        return [*self._of_part(bases), *bases]
+
+    def _of_part(self, bases: List[Path]) -> List[Path]:
+        return [base / self._part for base in bases] if self._part.parts else []
+
+    def _result_bases(self) -> List[Path]:
         bases = [self.root / "temp"]
         if self.work is not None:
             bases.insert(0, self.work)
@@ -212,18 +224,24 @@ class Workspace:
         """Folders for what is only kept to be quicker, best first. None is made where nothing else would be."""
         if self.work is not None and not urls.is_remote(self.work):
             return [self.work / "cache"]
-        return [base / "cache" for base in self.result_dirs() if os.path.isdir(str(base.parent)) and _is_ours(base)]
+        return [base / "cache" for base in self._result_bases() if os.path.isdir(str(base.parent)) and _is_ours(base)]
 
     def compare_dirs(self) -> List[Path]:
         """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
         candidates: List[Path] = []
-        for base in self.result_dirs():
+        for base in self.judged_dirs():
             try:
-                candidates += _children(base / "vector_compare")
+                candidates += _children(base / COMPARISONS)
             except FormatError as error:  # results elsewhere are as good; and new ones can be written elsewhere
                 note = Message("note.data.results_unlisted", reason=error.full_message)
                 self.notes += [note] if note not in self.notes else []
         return sorted(filter(_is_time_dir, candidates), key=lambda path: path.name, reverse=True)
+
+    def judged_dirs(self) -> List[Path]:
+        """Where comparisons and verdicts may lie: of a part its own alone, as soon as it has any."""
+        bases = self._result_bases()
+        own = self._of_part(bases)
+        return own if any(is_folder(base / name) for base in own for name in (COMPARISONS, VERDICTS)) else bases
 
     def named(self, path: str) -> str:
         """A path as the user named it: seen from the working folder, else from the data folder or its `npu`."""
@@ -242,7 +260,7 @@ class Workspace:
         """
         refused: List[Message] = []
         for base in list(self._bases):
-            folder = base.joinpath(*parts)
+            folder = base.joinpath(self._part, *parts)
             missing = _missing(folder)
             reason = _try_to_write(folder)
             if reason is None:
@@ -256,7 +274,7 @@ class Workspace:
 
     def on_disk(self) -> "Workspace":
         """This, or with the usual folder of results where they go to a URL: what is no single file needs a disk."""
-        return Workspace(self.root, Path(FALLBACK_WORK_FOLDER)) if urls.is_remote(self.work or "") else self
+        return Workspace(self.root, Path(FALLBACK_WORK_FOLDER), self._part) if urls.is_remote(self.work or "") else self
 
     def local_output_dir(self, *parts: str) -> Path:
         """As `output_dir`, on a disk, with a note where results go to a URL."""
@@ -290,7 +308,7 @@ class Workspace:
 
     def new_compare_dir(self, now: Optional[datetime] = None) -> Path:
         """Make `vector_compare/{14-digit time}` for a new comparison; its name is never that of an older one."""
-        parent = self.output_dir("vector_compare")
+        parent = self.output_dir(COMPARISONS)
         moment = now or datetime.now()
         while True:
             folder = parent / moment.strftime(_TIME_FORMAT)
@@ -350,9 +368,9 @@ def is_infer_folder(folder: PathLike) -> bool:
     return os.path.isdir(os.path.join(str(folder), "dump_data", "npu"))
 
 
-def open_workspace(root: PathLike, work: Optional[PathLike] = None) -> Workspace:
-    """The workspace of a data folder, or of a folder that msquickcmp wrote."""
-    return InferWorkspace(root, work) if is_infer_folder(root) else Workspace(root, work)
+def open_workspace(root: PathLike, work: Optional[PathLike] = None, part: PathLike = "") -> Workspace:
+    """The workspace of a data folder, or of a folder that msquickcmp wrote; `part` as of `Workspace`."""
+    return InferWorkspace(root, work, part) if is_infer_folder(root) else Workspace(root, work, part)
 
 
 #: What data folders are made of.

@@ -31,7 +31,7 @@ from precision_tool.lib.compare.result_files import (
 from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, ctrl_c_ignored
 from precision_tool.lib.data.fusion_pair import FusionPair, find_pair
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
-from precision_tool.lib.data.sides import benchmark_folder, default_golden, default_npu, newer_run, pytorch_files
+from precision_tool.lib.data.sides import benchmark_folder, newer_run, pytorch_files
 from precision_tool.lib.data.workspace import Workspace, check_data
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.io.files import is_folder
@@ -81,7 +81,7 @@ def compare(
         Rows that are done were written as `partial_result_*.csv`; the error says where.
     """
     space = data.workspace
-    npu, golden = _sides(space, npu, golden)
+    npu, golden = _sides(data, npu, golden)
     chosen = data.chosen_graph() if options.graph is None else None
     folder = space.new_compare_dir()
     try:
@@ -112,14 +112,15 @@ def _finders(data: DataFolder, options: CompareOptions) -> Finders:
     return Finders(inputs=data.inputs, graphs=data.graph_chooser(options.graph))
 
 
-def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, str]:
+def _sides(data: DataFolder, npu: str | None, golden: str | None) -> tuple[str, str]:
     """Return the two folders, by default those of the data folder; notes tell what else could be compared."""
+    space = data.workspace
     is_default = npu is None and golden is None
     if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
         space.notes.append(Message(_SECOND_RUN, folder=str(space.debug_dir(1))))
-    npu = npu or default_npu(space)
+    npu = npu or data.default_npu()
     if golden is None:
-        golden = default_golden(space, npu)
+        golden = data.default_golden(npu)
         newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
         if newer is not None:
             space.notes.append(newer)
@@ -190,8 +191,8 @@ def compare_by_toolkit(
     from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit  # loaded for few
 
     space = data.workspace
-    npu = npu or default_npu(space)
-    golden = golden or default_golden(space, npu)
+    npu = npu or data.default_npu()
+    golden = golden or data.default_golden(npu)
     tools.toolkit.need("msaccucmp")
     folder = space.new_compare_dir()
     try:

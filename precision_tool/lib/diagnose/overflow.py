@@ -9,13 +9,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import PurePath
 
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.named_tensors import read_named, view_of
 from precision_tool.lib.compare.run_values import NOTHING, SOURCE_TYPES, KnownValues, OpInput, RunOp, RunValues
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.tensor_figures import extremes_of, limit_of
-from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dump_names import flatten, parse_leaf_path
 from precision_tool.lib.data.dump_tree import (
     DECODED_FOLDER,
     StatusFile,
@@ -631,6 +632,8 @@ def find_overflow(
         status_root = folder
         leaves = data.leaves_at(folder)
     files, root = find_statuses(data, folder)
+    if folder is None and data.is_part:
+        files = tuple(file for file in files if _is_of(file, leaves))
     if not files and not leaves:
         raise _nothing_there(data, folder, root)
     graph_of = graph_finder(data, graph)
@@ -660,6 +663,12 @@ def find_overflow(
                 values.learn((tensor for op in values.ops for _, tensor in values.outputs(op)), pool, advance)
                 scanned.append(scan_leaf(values, run, limit=limit, golden=golden))
     return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
+
+
+def _is_of(file: StatusFile, leaves: Iterable[DumpLeaf]) -> bool:
+    """Return whether a status file is of the device and step of one of these leaves, or tells neither."""
+    where = parse_leaf_path(PurePath(file.folder).parts)
+    return not where.step or any((where.device, where.step) == (leaf.device, leaf.step) for leaf in leaves)
 
 
 def _nothing_there(data: DataFolder, folder: str | None, root: str) -> PrecisionToolError:

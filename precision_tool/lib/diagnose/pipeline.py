@@ -327,7 +327,13 @@ def leaves_of(
     return [
         leaf
         if leaf.dump is None
-        else replace(leaf, runs=runs, flags=flags, passports=passports, is_later=_is_later(leaf.dump, analyses))
+        else replace(
+            leaf,
+            runs=runs,
+            flags=flags,
+            passports=passports,
+            is_later=data.is_later_step or _is_later(leaf.dump, analyses),
+        )
         for leaf in leaves
     ]
 

@@ -25,7 +25,7 @@ from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.kinds import MSPROBE, check_command
 from precision_tool.lib.data.matching import Counterpart, same_name
 from precision_tool.lib.data.origins import counterparts
-from precision_tool.lib.data.sides import default_npu, golden_leaf
+from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.diagnose.error_shape import UNIT
 from precision_tool.lib.diagnose.overflow import GraphOf, graph_finder
@@ -605,7 +605,7 @@ def find_random(
         There is no dump at all, or none that both runs have.
     """
     if left is None:
-        left = default_npu(data.workspace)
+        left = data.default_npu()
     check_command("random", left, right)
     run = data.run_at(left)
     if right is None:

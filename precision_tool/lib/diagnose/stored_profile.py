@@ -14,7 +14,7 @@ from math import isfinite
 from typing import NoReturn
 
 from precision_tool.lib.compare.result_files import find_results, newest_results
-from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.data.workspace import VERDICTS, Workspace
 from precision_tool.lib.diagnose.device_profile import CURVE, KEPT, DeviceProfile, TypePrecision, merged, mismatch
 from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT
 from precision_tool.lib.diagnose.passports import Passport, passport_above, read_passport
@@ -33,8 +33,6 @@ from precision_tool.lib.model.table import Row
 #: To be raised with every change of what is kept; files of other versions are refused.
 FORMAT, VERSION = "precision_tool profile", 1
 _PREFIX = "profile_"
-#: The folder of profiles of runs without a result, beside their verdicts.
-_ALONE = "verdict"
 #: A profile of a thousand types takes a megabyte.
 _MAX_BYTES = 8 << 20
 #: Types, ops of a type, runs, settings, and characters of a text at most.
@@ -288,7 +286,7 @@ def _newest(space: Workspace) -> list[DeviceProfile]:
         results = []
     paths = [path for path in map(profile_path, results) if exists(path)]
     if not results:
-        alone = [path for base in space.result_dirs() for path in _alone(str(base / _ALONE))]
+        alone = [path for base in space.judged_dirs() for path in _alone(str(base / VERDICTS))]
         times = [_time_of(path) for path in alone]
         paths = [path for path, time in zip(alone, times, strict=True) if time == max(times)]
     if not paths:

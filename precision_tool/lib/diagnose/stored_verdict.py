@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.compare.result_files import find_results, kept_place, newest_results, placed, results_in
-from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.data.workspace import VERDICTS, Workspace
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Suspect, Verdict
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_folder, open_binary, read_text, real_path
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 #: To be raised with every change of what is kept; files of other versions are not read.
 _VERSION = 7
 _PREFIX = "verdict_"
-#: The folder of verdicts that have no result, as there was nothing to compare with.
-_ALONE = "verdict"
 _PIECE = 1 << 20
 
 
@@ -131,7 +129,7 @@ def write_verdict(verdict: StoredVerdict, result: str, root: str) -> None:
 
 def write_alone(verdict: StoredVerdict, space: Workspace, time: str, number: int) -> str:
     """Write a verdict without a result to the folder of results; return its path. OutputError if that fails."""
-    path = str(space.output_dir(_ALONE) / f"{_PREFIX}{time}_{number}.json")
+    path = str(space.output_dir(VERDICTS) / f"{_PREFIX}{time}_{number}.json")
     _write(verdict, path, str(space.root))
     return path
 
@@ -189,9 +187,9 @@ def read_verdict(path: str) -> StoredVerdict:
 def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
     """Yield every sound verdict of the folder of results, newest first."""
     paths = [verdict_path(result) for folder in space.compare_dirs() for result in results_in(folder)]
-    for base in space.result_dirs():
+    for base in space.judged_dirs():
         with suppress(PrecisionToolError):
-            alone = base / _ALONE
+            alone = base / VERDICTS
             if is_folder(alone):
                 names = (
                     name for name in list_folder(str(alone)) if name.startswith(_PREFIX) and name.endswith(".json")

@@ -284,7 +284,12 @@ def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tu
     benchmarks = pair_benchmarks(listing.leaves).folders
     prints = {leaf.path: (leaf.fingerprint, benchmarks.get(leaf.path, NO_BENCHMARK).fingerprint) for leaf in leaves}
     golden = benchmarks.get(first.path, NO_BENCHMARK).path
-    return Place(leaves=tuple(leaf.path for leaf in leaves), golden=golden, prints=prints), first.data
+    results = posixpath.join("study", f"step_{first.step}_rank_{first.rank}")
+    paths = tuple(leaf.path for leaf in leaves)
+    is_later = any(
+        (leaf.rank, leaf.program) == (first.rank, first.program) and leaf.step < first.step for leaf in listing.leaves
+    )
+    return Place(leaves=paths, golden=golden, results=results, is_later=is_later, prints=prints), first.data
 
 
 def study_rows(space: Workspace, place: Place, threshold: float) -> list[Analysis]:

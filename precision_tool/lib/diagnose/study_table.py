@@ -6,7 +6,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -442,7 +442,7 @@ class Maps:
     def __init__(self) -> None:
         self._ops: dict[str, int] = {}
         self._order: dict[str, int] = {}
-        #: Of each op the worst that was compared, and the worst of what was not.
+        #: Of each op the worst that was compared, the worst of what was not, and the worst error of its own.
         self._by: dict[str, dict[int, npt.NDArray[np.float32]]] = {"step": {}, "rank": {}}
         #: Of the same shapes: the rank, or the step, that each is of.
         self._worst: dict[str, dict[int, npt.NDArray[np.int32]]] = {"step": {}, "rank": {}}
@@ -459,17 +459,21 @@ class Maps:
         for name, number in zip(names, numbers, strict=True):
             self._order.setdefault(name, number)
         places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)[of_op]
-        distances, is_compared = _distances(columns)
-        distances, kinds = distances[outputs], np.where(is_compared[outputs], 0, 1)
+        distances, is_compared, own = (values[outputs] for values in _distances(columns))
+        kinds = np.where(is_compared, 0, 1)
         for what, place, other in (("step", step, rank), ("rank", rank, step)):
             row = self._by[what][place] = _widened(self._by[what].get(place), len(self._ops), np.float32(np.nan))
             worst = self._worst[what][place] = _widened(self._worst[what].get(place), len(self._ops), np.int32(other))
             before = row.copy()
             np.fmax.at(row, (kinds, places), distances)
+            np.fmax.at(row[_OWN], places, own)
             worst[(row > before) | (np.isnan(before) & ~np.isnan(row))] = other
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
-        """Return step × op and rank × op, ops in the order of execution."""
+        """Return step × op and rank × op, ops in the order of execution.
+
+        Where some ranks have no benchmark, ranks are held against each other by the errors of their ops alone.
+        """
         names = sorted(self._ops, key=lambda name: (self._order[name], name))
         columns = np.array([self._ops[name] for name in names], np.intp)
         maps = []
@@ -478,9 +482,12 @@ class Maps:
             values = np.full((len(places), len(names)), np.nan, np.float32)
             recomputed = np.zeros(values.shape, np.bool_)
             worst = np.zeros(values.shape, np.int32)
+            by_own = what == "rank" and _lack_comparisons(rows.values())
             for number, place in enumerate(places):
-                compared, alone = _widened(rows[place], len(names), np.float32(np.nan))[:, columns]
-                of_compared, of_alone = _widened(self._worst[what][place], len(names), np.int32(0))[:, columns]
+                compared, alone, own = _widened(rows[place], len(names), np.float32(np.nan))[:, columns]
+                of_compared, of_alone, of_own = _widened(self._worst[what][place], len(names), np.int32(0))[:, columns]
+                if by_own:
+                    compared, alone, of_alone = np.full_like(own, np.nan), own, of_own
                 values[number] = np.fmax(compared, alone)
                 recomputed[number] = ~np.isnan(alone) & ~(alone <= compared)
                 worst[number] = np.where(recomputed[number], of_alone, of_compared)
@@ -493,14 +500,25 @@ class Maps:
         return maps[0], maps[1]
 
 
+#: The row of a map with the ops' own errors.
+_OWN = 2
+
+
+def _lack_comparisons(rows: Iterable[npt.NDArray[np.float32]]) -> bool:
+    """Return whether some places were compared with a benchmark and others not, and ops of both were recomputed."""
+    filled = [~np.isnan(row).all(axis=1) for row in rows]
+    compared, own = zip(*((each[0], each[_OWN]) for each in filled), strict=True)
+    return any(compared) and not all(compared) and all(own)
+
+
 _Number = TypeVar("_Number", np.float32, np.int32)
 
 
 def _widened(row: npt.NDArray[_Number] | None, ops: int, empty: _Number) -> npt.NDArray[_Number]:
-    """Return a row of both kinds with a place for each op; where it had none, `empty`."""
+    """Return a row of all kinds with a place for each op; where it had none, `empty`."""
     if row is not None and row.shape[1] == ops:
         return row
-    wider = np.full((2, ops), empty, empty.dtype)
+    wider = np.full((_OWN + 1, ops), empty, empty.dtype)
     if row is not None:
         wider[:, : row.shape[1]] = row
     return wider
@@ -520,12 +538,15 @@ HEAT_MAP_COLUMNS = (
 )
 
 
-def _distances(columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Return the error of each tensor, against the benchmark or else recomputed; and whether by the benchmark."""
+def _distances(columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], npt.NDArray[np.float32]]:
+    """Return the error of each tensor, against the benchmark or else recomputed, whether by the benchmark, and its own.
+
+    A tensor with NaN or Inf that was not recomputed is Inf off by itself.
+    """
     cosines, own = (np.asarray(columns[name], np.float64) for name in ("cosine", "own_error"))
     mismatches, nans, infs = (np.asarray(columns[name], np.int64) for name in ("mismatches", "nan", "inf"))
     alone = np.where(np.isnan(own) & ((nans > 0) | (infs > 0)), np.inf, own)
     compared = np.sqrt(2 * np.maximum(0.0, 1 - cosines))
     distances = np.where(np.isnan(cosines), alone, compared)
     is_compared = ~np.isnan(cosines) | (mismatches > 0)
-    return np.where(mismatches > 0, np.inf, distances).astype(np.float32), is_compared
+    return np.where(mismatches > 0, np.inf, distances).astype(np.float32), is_compared, alone.astype(np.float32)

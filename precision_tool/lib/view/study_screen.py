@@ -23,6 +23,7 @@ from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, StatisticsFound, Suspicion
 from precision_tool.lib.diagnose.study_table import HeatMap
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText
+from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.model.wording import spans
 from precision_tool.lib.view.tables import Box, Prose
@@ -304,6 +305,9 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepTex
         line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
         return [*steps, StepText(why=Message("study.next.verdict"), line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
+    if culprit.reach in (Reach.ALL_RANKS, Reach.NOT_TOLD) and culprit.pass_name and is_switchable(culprit.pass_name):
+        line = shlex.join(["fusion", "off", culprit.pass_name])
+        steps.append(StepText(why=Message("step.switch_pass_off"), line=line))
     steps.append(StepText(why=Message("study.next.op"), line=f"ni {shlex.quote(culprit.op)} {place}"))
     if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
         line = f"repro {shlex.quote(culprit.op)} {place}"
