@@ -506,8 +506,7 @@ _OWN = 2
 
 def _lack_comparisons(rows: Iterable[npt.NDArray[np.float32]]) -> bool:
     """Return whether some places were compared with a benchmark and others not, and ops of both were recomputed."""
-    filled = [~np.isnan(row).all(axis=1) for row in rows]
-    compared, own = zip(*((each[0], each[_OWN]) for each in filled), strict=True)
+    compared, own = zip(*((not np.isnan(row[0]).all(), not np.isnan(row[_OWN]).all()) for row in rows), strict=True)
     return any(compared) and not all(compared) and all(own)
 
 
