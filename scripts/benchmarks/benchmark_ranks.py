@@ -26,7 +26,7 @@ import numpy as np
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.replica_votes import Role, Vote, is_communication, pack_votes
 from precision_tool.lib.diagnose.study import Runner, Study
 from precision_tool.lib.diagnose.study_conclusion import conclude
 from precision_tool.lib.diagnose.study_journal import LeafDone, LeafOutcome, open_journal
@@ -128,7 +128,7 @@ def fill(size: Size, folder: str) -> None:
         for number, leaf_plan in enumerate(prepared.plans):
             done = LeafDone(
                 outcome=LeafOutcome(rows=size.tensors, compared=size.tensors, network="one", judged=True),
-                votes=votes_of_rank(size, leaf_plan.leaf.rank),
+                votes=pack_votes(votes_of_rank(size, leaf_plan.leaf.rank)),
                 rows=variants[number % 4],
             )
             journal.keep([(leaf_plan, done)], key)
@@ -217,7 +217,7 @@ def statistics(size: Size) -> None:
         op_of=op_of, is_output=is_output, slots=np.tile(np.array([0, 1, 0]), size.ops),
         counts=np.full(count, 4096), limits=np.full(count, np.inf), nbytes=np.full(count, 8192),
     )  # fmt: skip
-    shared = names.must_agree()
+    shared = np.array([is_communication(names.types[op]) for op in op_of]) & is_output
     norms = rng.lognormal(0, 1, count)
     lone, wrong = size.culprit
     wrong += 1  # no collective

@@ -85,6 +85,16 @@ class Exchanged:
     #: Whether the call did not wait for the result.
     is_async: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many ranks take part; 0 where that is not said, and no list of tensors tells it."""
+        pieces = {
+            Exchange.ALL_GATHER: self.cut_output * len(self.outputs),
+            Exchange.REDUCE_SCATTER: self.cut_input * len(self.inputs),
+            Exchange.ALL_TO_ALL: self.cut_input * len(self.inputs),
+        }
+        return len(self.collective.ranks) or pieces.get(self.collective.exchange, 0)
+
 
 class _Call(NamedTuple):
     exchange: Exchange
