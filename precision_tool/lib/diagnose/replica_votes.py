@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from math import prod
+from sys import intern
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.error_shape import UNIT
 from precision_tool.lib.diagnose.recorded_collectives import PREFIX, SAME_FOR_ALL, Collective, Exchanged, exchanged_by
+from precision_tool.lib.diagnose.update_inputs import fed_by, numbers_of, summed_by
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -39,6 +41,10 @@ class Role(StrEnum):
     UPDATE = "update"
     #: It was put out by a communication op that gives each rank something else: they need not agree.
     EXCHANGE = "exchange"
+    #: It is a variable as the step found it (`replica_feeds` says whether it must be the same).
+    VARIABLE = "variable"
+    #: It is data that the network was given, which differ between data-parallel ranks.
+    DATA = "data"
 
 
 #: What the graphs of GE say no more of.
@@ -64,7 +70,9 @@ class Vote:
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
     the communication group, "" where the graph does not tell. `input_means` and `output_means` are, by slot, what a
     `collective` was given and what came out. `turn` is what a communication op is on all ranks of its group, whatever
-    it is called there. `variable` is what an op updates, which is its first input, where that is known.
+    it is called there. Of an update `fed_by` says, by slot, what each input is and what put it out; numbers among the
+    arguments are behind the tensors, in `inputs` as they were. `summed_by` is the communication op that its gradient
+    came out of.
     """
 
     op: str
@@ -79,7 +87,12 @@ class Vote:
     output_means: tuple[BlockMeans, ...] = ()
     collective: Collective = ALL_REDUCE
     turn: str = ""
-    variable: str = ""
+    fed_by: tuple[str, ...] = ()
+    summed_by: str = ""
+
+    def __post_init__(self) -> None:
+        """Keep each name once: all ranks of a network have the same."""
+        object.__setattr__(self, "fed_by", tuple(map(intern, self.fed_by)))
 
 
 # --- digests of tensors ---
@@ -454,13 +467,19 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
             continue  # it was recorded before it had come
         if len(into) == len(item.inputs) and len(out_of) == len(item.outputs) and any(outputs):
             added, came = _means(into, out_of, exchanged is None)
+            inputs, fed, summed = _hashes(into), (), ""
+            if item.role is Role.UPDATE:
+                numbers = numbers_of(op)
+                fed = (*fed_by(types[name], op, len(inputs), updates.get(name, "")), *(f"{key}\t" for key in numbers))
+                inputs = (*inputs, *numbers.values())
+                summed = summed_by(op, by_name, is_communication)
             votes.append(
                 Vote(
                     op=op.name if op is not None else name, type=types[name], role=item.role,
-                    number=epochs.number(name), epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs,
+                    number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
                     input_means=added, output_means=came, group=group, turn=turn,
                     collective=ALL_REDUCE if exchanged is None else exchanged.collective,
-                    variable=updates.get(name, ""),
+                    fed_by=fed, summed_by=summed,
                 )
             )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))
@@ -566,8 +585,7 @@ class Departure:
 
     `ranks` have something else than the `agreeing` others; with `undecided` no majority tells which are right.
     `fed_alike`: what went into the op is the same on all of them, so that the op itself, or its device, made the
-    difference; None where that is not known. `variable` is what it updates; `has_other_variable` tells that this
-    alone went into it otherwise.
+    difference; None where that is not known.
     """
 
     step: int
@@ -580,8 +598,6 @@ class Departure:
     agreeing: tuple[int, ...]
     undecided: bool = False
     fed_alike: bool | None = None
-    variable: str = ""
-    has_other_variable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,7 +625,7 @@ def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
             by_op.setdefault(key, {})[rank] = vote
     agreed, departures = 0, []
     for by_rank in by_op.values():
-        if len(by_rank) < 2 or next(iter(by_rank.values())).role is Role.EXCHANGE:
+        if len(by_rank) < 2 or next(iter(by_rank.values())).role not in (Role.COLLECTIVE, Role.UPDATE):
             continue
         departure = _departure(step, by_rank)
         if departure is None:
@@ -637,11 +653,7 @@ def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:
     fed_alike: bool | None = None
     if first.role is Role.UPDATE and all(any(vote.inputs) for vote in by_rank.values()):
         fed_alike = len({vote.inputs for vote in by_rank.values()}) == 1
-    # Replicas are given the same gradient: parts of a variable have gradients of their own.
-    others_fed = {vote.inputs[1:] for vote in by_rank.values()}
-    has_other_variable = fed_alike is False and len(others_fed) == 1 and any(next(iter(others_fed)))
     return Departure(
         step=step, op=first.op, type=first.type, role=first.role, number=first.number, epoch=first.epoch,
         ranks=others, agreeing=agreeing, undecided=undecided, fed_alike=fed_alike,
-        variable=first.variable, has_other_variable=bool(first.variable) and has_other_variable,
     )  # fmt: skip

@@ -121,7 +121,8 @@ class LeafState(LeafCounts):
 
 #: What differs from a benchmark that is of another step or rank differs for good reasons.
 _OF_THE_DATA = (Cause.INPUT, Cause.WEIGHTS)
-_BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
+#: Proofs that the benchmark alone gives.
+BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
 
 
 def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
@@ -143,7 +144,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
         )
         for suspect in suspects
         if suspect.cause is not Cause.LOSS_SCALE
-        and (plan.is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
+        and (plan.is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in BY_BENCHMARK))
         and (plan.is_start or suspect.cause is not Cause.WEIGHTS)
     )  # fmt: skip
     return LeafState(
@@ -157,7 +158,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
 
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 5
+_VERSION = 6
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 # With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """

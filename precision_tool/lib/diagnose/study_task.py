@@ -23,6 +23,7 @@ from precision_tool.lib.data.sides import find_golden, find_run
 from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
+from precision_tool.lib.diagnose.replica_feeds import source_votes
 from precision_tool.lib.diagnose.replica_votes import Epochs, votes_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
@@ -99,7 +100,7 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     statistics = b""
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
-    votes = tuple(votes_of(result.dumps, file, epochs, executor))
+    votes = (*votes_of(result.dumps, file, epochs, executor), *source_votes(result.dumps, file, executor))
     return LeafDone(outcome=outcome, votes=votes, rows=pack(columns_of(rows)), statistics=statistics)
 
 
