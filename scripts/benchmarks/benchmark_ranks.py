@@ -181,8 +181,8 @@ def client(size: Size, folder: str, table: str) -> None:
         runner = Runner(prepared, options(), journal)
         timed("what the journal knows", lambda: runner.run(THIS_THREAD))
         states = runner.final_states()
-        votes = timed("verdict: votes", lambda: runner.votes(states))
-        conclusion = timed("verdict: conclusion", lambda: conclude(states, votes))
+        votes, feeds = timed("verdict: votes", lambda: runner.votes(states))
+        conclusion = timed("verdict: conclusion", lambda: conclude(states, votes, feeds=feeds))
         culprit = conclusion.culprit
         culprit_found = None if culprit is None else (culprit.rank, culprit.op)
         assert culprit_found == (size.culprit[0], size.op(size.culprit[1])[0]), culprit_found

@@ -411,7 +411,8 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
         _show_or_print_study(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError("cli.no_leaf_analysed", folders=len(study.leaves), reason=study.failures[0].failure)
-    has_findings = study.conclusion.culprit is not None or any(leaf.below or leaf.bad for leaf in study.leaves)
+    has_findings = study.conclusion.culprit is not None or bool(study.conclusion.shifts)
+    has_findings |= any(leaf.below or leaf.bad for leaf in study.leaves)
     has_findings |= not study.has_evidence or (study.statistics is not None and bool(study.statistics.suspicions))
     return FOUND if args.fail and has_findings else DONE
 
@@ -430,7 +431,11 @@ def _show_or_print_study(
     session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str
 ) -> None:
     """Show a study, or print it as JSON: on one line if more will follow."""
-    session.workspace.notes += study.notes
+    from precision_tool.lib.view.study_screen import without_culprit
+
+    # What is said in place of a culprit is not said twice.
+    said = without_culprit(study) if study.conclusion.culprit is None and not args.json else None
+    session.workspace.notes += [note for note in study.notes if note != said]
     if not study.table:
         session.workspace.notes.append(Message("note.cli.no_table"))
     redump, written = _plan_redump(session, study, budget)

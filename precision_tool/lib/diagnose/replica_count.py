@@ -46,7 +46,7 @@ def when(step: int, epoch: int, op_type: str, rank: int, number: int) -> When:
 
 
 #: Votes of one rank, by the network that it runs.
-Ballot = tuple[int, str, Iterable[Vote]]
+Ballot = tuple[int, str, Sequence[Vote]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,7 @@ class Departure:
 
     `ranks` have something else than the `agreeing` others; with `undecided` no majority tells which are right.
     `fed_alike`: what went into the op is the same on all of them, so that the op itself, or its device, made the
-    difference; None where that is not known. `variable` is what it updates; `has_other_variable` tells that this
-    alone went into it otherwise.
+    difference; None where that is not known.
     """
 
     step: int
@@ -69,8 +68,6 @@ class Departure:
     agreeing: tuple[int, ...]
     undecided: bool = False
     fed_alike: bool | None = None
-    variable: str = ""
-    has_other_variable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,6 +492,10 @@ def _is_off(by_rank: Mapping[int, Vote], group: tuple[int, ...], rank: int, slot
 # --- counting ---
 
 
+#: What each rank was given: `replica_feeds` says whether that must be the same.
+_OF_FEEDS = (Role.VARIABLE, Role.DATA)
+
+
 def count_votes(step: int, ballots: Iterable[Ballot], world_size: int = 0) -> StepVotes:
     """Count the votes of all ranks of a step, one rank after the other.
 
@@ -508,6 +509,8 @@ def count_votes(step: int, ballots: Iterable[Ballot], world_size: int = 0) -> St
         place = places[rank, network]
         places[rank, network] += 1
         for vote in votes:
+            if vote.role in _OF_FEEDS:
+                continue
             # Communication ops follow one another alike on all ranks of a group, whatever else these run.
             key = ("", place, vote.group, vote.turn) if vote.turn else (network, place, vote.group, vote.op)
             if key not in by_op:
@@ -597,12 +600,8 @@ def _departure(step: int, op: _Op, ranks: frozenset[int], right: frozenset[int])
     fed = {op.inputs[rank] for rank in ranks}
     if first.role is Role.UPDATE and all(any(inputs) for inputs in fed):
         fed_alike = len(fed) == 1
-    # Replicas are given the same gradient: parts of a variable have gradients of their own.
-    others_fed = {inputs[1:] for inputs in fed}
-    has_other_variable = fed_alike is False and len(others_fed) == 1 and any(next(iter(others_fed)))
     epoch, number = op.places[others[0]]
     return Departure(
         step=step, op=first.op, type=first.type, role=first.role, number=number, epoch=epoch, ranks=others,
         agreeing=tuple(sorted(agreeing)), undecided=undecided, fed_alike=fed_alike,
-        variable=first.variable, has_other_variable=bool(first.variable) and has_other_variable,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.error_shape import UNIT
 from precision_tool.lib.diagnose.recorded_collectives import PREFIX, SAME_FOR_ALL, Collective, Exchanged, exchanged_by
 from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
+from precision_tool.lib.diagnose.update_inputs import fed_by, numbers_of, summed_by
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
@@ -45,6 +46,10 @@ class Role(StrEnum):
     UPDATE = "update"
     #: It was put out by a communication op that gives each rank something else: they need not agree.
     EXCHANGE = "exchange"
+    #: It is a variable as the step found it (`replica_feeds` says whether it must be the same).
+    VARIABLE = "variable"
+    #: It is data that the network was given, which differ between data-parallel ranks.
+    DATA = "data"
 
 
 #: What the graphs of GE say no more of.
@@ -73,7 +78,9 @@ class Vote:
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
     the communication group, "" where the graph does not tell. `input_means` and `output_means` are, by slot, what a
     `collective` was given and what came out. `turn` is what a communication op is on all ranks of its group, whatever
-    it is called there. `variable` is what an op updates, which is its first input, where that is known.
+    it is called there. Of an update `fed_by` says, by slot, what each input is and what put it out; numbers among the
+    arguments are behind the tensors, in `inputs` as they were. `summed_by` is the communication op that its gradient
+    came out of.
     """
 
     op: str
@@ -88,17 +95,22 @@ class Vote:
     output_means: tuple[BlockMeans, ...] = ()
     collective: Collective = ALL_REDUCE
     turn: str = ""
-    variable: str = ""
     #: How many ranks its group has, 0 where the graph does not tell.
     size: int = 0
+    fed_by: tuple[str, ...] = ()
+    summed_by: str = ""
+
+    def __post_init__(self) -> None:
+        """Keep each name once: all ranks of a network have the same."""
+        object.__setattr__(self, "fed_by", tuple(map(intern, self.fed_by)))
 
 
 # --- votes as bytes ---
 
 
-_TEXTS = ("op", "type", "role", "group", "turn", "variable")
+_TEXTS = ("op", "type", "role", "group", "turn", "summed_by")
 _NUMBERS = ("number", "epoch", "size")
-_SIDES = ("inputs", "outputs", "input_means", "output_means")
+_SIDES = ("inputs", "outputs", "fed_by", "input_means", "output_means")
 
 
 def pack_votes(votes: Sequence[Vote]) -> bytes:
@@ -112,7 +124,7 @@ def pack_votes(votes: Sequence[Vote]) -> bytes:
     columns |= {
         "collective": coded([json.dumps(to_document(vote.collective)) for vote in votes]),
         "counts": np.array([[len(getattr(vote, side)) for side in _SIDES] for vote in votes], np.int32).reshape(-1),
-        "digests": coded([digest for vote in votes for digest in (*vote.inputs, *vote.outputs)]),
+        "digests": coded([text for vote in votes for text in (*vote.inputs, *vote.outputs, *vote.fed_by)]),
         "lengths": np.array([len(each.means) for each in blocks], np.int32),
         "roundings": np.array([each.rounding for each in blocks], np.float64),
         "figures": np.concatenate([*figures, np.empty(0, np.float32)], dtype=np.float32),
@@ -146,18 +158,19 @@ def unpack_votes(path: str, data: bytes) -> list[Vote]:
             texts_by_vote, numbers_by_vote, columns["collective"].codes.tolist(),
             columns["counts"].reshape(-1, len(_SIDES)).tolist(), strict=True,
         ):  # fmt: skip
-            inputs, outputs, means_in, means_out = counts
+            inputs, outputs, fed, means_in, means_out = counts
+            middle, end = at + inputs, at + inputs + outputs
             votes.append(
                 Vote(
                     **dict(zip(_TEXTS, own, strict=True)) | {"role": Role(own[_TEXTS.index("role")])},
                     **dict(zip(_NUMBERS, numbers, strict=True)),
-                    collective=collectives[code], inputs=tuple(digests[at : at + inputs]),
-                    outputs=tuple(digests[at + inputs : at + inputs + outputs]),
+                    collective=collectives[code], inputs=tuple(digests[at:middle]),
+                    outputs=tuple(digests[middle:end]), fed_by=tuple(digests[end : end + fed]),
                     input_means=tuple(blocks[block : block + means_in]),
                     output_means=tuple(blocks[block + means_in : block + means_in + means_out]),
                 )
             )  # fmt: skip
-            at += inputs + outputs
+            at = end + fed
             block += means_in + means_out
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
@@ -381,12 +394,19 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
             continue  # it was recorded before it had come
         if len(into) == len(item.inputs) and len(out_of) == len(item.outputs) and any(outputs):
             added, came = _means(into, out_of, exchanged is None)
+            inputs, summed = _hashes(into), ""
+            fed: tuple[str, ...] = ()
+            if item.role is Role.UPDATE:
+                numbers = numbers_of(op)
+                fed = (*fed_by(types[name], op, len(inputs), updates.get(name, "")), *(f"{key}\t" for key in numbers))
+                inputs = (*inputs, *numbers.values())
+                summed = summed_by(op, by_name, is_communication)
             votes.append(
                 Vote(
                     op=op.name if op is not None else name, type=types[name], role=item.role,
-                    number=epochs.number(name), epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs,
+                    number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
                     input_means=added, output_means=came, group=groups.name(op), turn=groups.turn(name),
-                    collective=groups.collective(op), variable=updates.get(name, ""), size=groups.size(op),
+                    collective=groups.collective(op), size=groups.size(op), fed_by=fed, summed_by=summed,
                 )
             )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -23,10 +23,17 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose import study_table
-from precision_tool.lib.diagnose.replica_count import Ballot, StepVotes, count_votes
+from precision_tool.lib.diagnose.replica_count import Ballot, StepSums, StepVotes, count_votes
+from precision_tool.lib.diagnose.replica_feeds import StepFeeds, feeds_of_step, notes_of, shifts_of
 from precision_tool.lib.diagnose.replica_votes import unpack_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
-from precision_tool.lib.diagnose.study_conclusion import Conclusion, conclude, without_later_verdicts
+from precision_tool.lib.diagnose.study_conclusion import (
+    Conclusion,
+    conclude,
+    in_own_steps,
+    in_their_steps,
+    without_later_verdicts,
+)
 from precision_tool.lib.diagnose.study_journal import (
     JOURNAL,
     Journal,
@@ -417,6 +424,8 @@ class Study:
             "culprit": None if culprit is None else culprit.to_dict(),
             "further": [item.to_dict() for item in self.conclusion.further],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
+            "shifted": [asdict(item) for item in self.conclusion.shifts],
+            "same_batch": [asdict(item) for item in self.conclusion.same_batch],
             "steps": list(self.steps),
             "ranks": list(self.ranks),
             "judging": str(self.judging),
@@ -450,6 +459,14 @@ def _departure(departure: Any) -> dict[str, Any]:
         "op": departure.op, "type": departure.type, "role": str(departure.role), "ranks": list(departure.ranks),
         "agreeing": list(departure.agreeing), "undecided": departure.undecided, "fed_alike": departure.fed_alike,
     }  # fmt: skip
+
+
+def _without_means(ballots: Iterable[Ballot], light: list[Ballot]) -> Iterator[Ballot]:
+    """Yield ballots, and add them to `light` without their means, which take most of the memory."""
+    for rank, network, votes in ballots:
+        whole = list(votes)
+        light.append((rank, network, [replace(vote, input_means=(), output_means=()) for vote in whole]))
+        yield rank, network, whole
 
 
 class Runner:
@@ -586,15 +603,43 @@ class Runner:
         ordered = sorted(self.states.values(), key=lambda state: state.leaf.key)
         return without_later_verdicts(ordered) if self._options.judging is Judging.FIRST else ordered
 
-    def votes(self, states: Sequence[LeafState]) -> list[StepVotes]:
-        """Return the votes of every step; those of one leaf are in memory at one time."""
+    def votes(self, states: Sequence[LeafState]) -> tuple[list[StepVotes], list[StepFeeds]]:
+        """Return votes and feeds of every step; the means of one leaf are in memory at one time."""
+        votes, feeds = [], []
+        for step, ballots in self._ballots(states):
+            light: list[Ballot] = []
+            votes.append(count_votes(step, _without_means(ballots, light), self._options.world_size))
+            feeds.append(feeds_of_step(step, light))
+        return votes, feeds
+
+    def _ballots(self, states: Sequence[LeafState]) -> Iterator[tuple[int, Iterator[Ballot]]]:
+        """Yield the ballots of each step."""
 
         def ballot(state: LeafState) -> Ballot:
             stored = self._journal.votes(state.leaf.path, self._key)
             return state.leaf.rank, state.network, unpack_votes(self._journal.path, stored)
 
-        steps = groupby(states, key=lambda state: state.leaf.step)
-        return [count_votes(step, map(ballot, of_step), self._options.world_size) for step, of_step in steps]
+        for step, of_step in groupby(states, key=lambda state: state.leaf.step):
+            yield step, map(ballot, of_step)
+
+    def _concluded(self, states: Sequence[LeafState]) -> tuple[Conclusion, list[StepVotes], Sequence[LeafState]]:
+        """Return the conclusion, the votes of every step, and the states in the steps that they are of."""
+        votes, feeds = self.votes(states)
+        differs = any(item.departures or not item.agreed for item in votes) or any(item.departures for item in feeds)
+        shifts = shifts_of(self._ballots(states)) if differs and len(votes) > 1 else ()
+        if not shifts:
+            return conclude(states, votes, self._telling, feeds), votes, states
+        moved = in_their_steps(states, shifts)
+        votes, feeds = self.votes(moved)
+        away = {rank for shift in shifts for rank in shift.ranks}
+        there = {(state.leaf.step, state.leaf.rank) for state in moved}
+        # What a rank put in that is not there in a step is missing from the sums.
+        votes = [
+            item if all((item.step, rank) in there for rank in away) else replace(item, sums=StepSums())
+            for item in votes
+        ]
+        conclusion = conclude(moved, votes, self._telling, feeds)
+        return in_own_steps(conclusion, states, shifts), votes, moved
 
     def _names(self, states: Sequence[LeafState]) -> dict[str, str]:
         """Return names of ops by how files spell them, by the graph of the first leaf that was dumped as statistics."""
@@ -608,19 +653,23 @@ class Runner:
     def result(self) -> Study:
         """Return the study."""
         states = self.final_states()
-        votes = self.votes(states)
+        conclusion, votes, in_step = self._concluded(states)
         maps = study_table.Maps()
         for state in states:
             columns = self.columns(state, study_table.HEAT_MAP_COLUMNS)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
-        conclusion = conclude(states, votes, self._telling)
-        notes = (*_network_notes(states), *_lacking_notes(states), *_untold_notes(conclusion))
+        notes = (
+            *_network_notes(states),
+            *_lacking_notes(states),
+            *_untold_notes(conclusion),
+            *notes_of(conclusion.shifts, conclusion.same_batch),
+        )
         return Study(
             conclusion=conclusion, leaves=tuple(states), votes=tuple(votes),
             maps=maps.maps(), notes=(*self._prepared.notes, *notes),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
-            statistics=judge_statistics(states, self.columns, self._statistics, votes), names=self._names(states),
+            statistics=judge_statistics(in_step, self.columns, self._statistics, votes), names=self._names(states),
             table=self._write_table(states), csvs=self._write_csvs(states),
         )  # fmt: skip
 

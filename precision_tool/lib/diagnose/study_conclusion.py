@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.replica_count import Departure, StepVotes, When, WrongSum, settled, when
+from precision_tool.lib.diagnose.replica_feeds import FeedDeparture, SameBatch, Shift, StepFeeds, of_all_steps
 from precision_tool.lib.diagnose.replica_votes import Role, is_communication
-from precision_tool.lib.diagnose.study_journal import Accused, FirstOp, LeafState
+from precision_tool.lib.diagnose.study_journal import BY_BENCHMARK, Accused, FirstOp, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.verdict_model import Cause
+from precision_tool.lib.diagnose.update_inputs import Feed
 
 
 class Reach(StrEnum):
@@ -46,7 +46,7 @@ class Culprit:
 
     `ranks` are those on which it does in that step, `right` those with the same network on which it does not, `unknown`
     those where that could not be told. `steps` are all in which it is wrong, as far as they were judged or compared.
-    `cause` is that of the verdict; "device" and "communication" are what replicas tell.
+    `cause` is that of the verdict; "device", "communication" and those of `Feed` are what replicas tell.
     """
 
     step: int
@@ -71,6 +71,8 @@ class Culprit:
     departure: Departure | None = None
     #: Tensors of the step that replicas agree on to the bit, those of the culprit's rank included.
     replicas_agree_on: int = 0
+    #: What feeds the ranks otherwise than their replicas; then `op` is no op that computes wrong, but its name.
+    feed: FeedDeparture | None = None
 
     @property
     def is_fed_alike(self) -> bool:
@@ -93,6 +95,10 @@ class Conclusion:
     not_finite: tuple[int, int, str] | None = None
     #: Collectives of which it cannot be told whether they gave the sum: nothing shows that all ranks were dumped.
     untold: tuple[WrongSum, ...] = ()
+    #: Ranks that read the same batch in every step.
+    same_batch: tuple[SameBatch, ...] = ()
+    #: Ranks whose steps are others of the others: they are held against these, and accuse no op by that.
+    shifts: tuple[Shift, ...] = ()
 
 
 #: Of other faults so many are kept.
@@ -122,8 +128,13 @@ _Named = tuple[Order, "Culprit"]
 Telling = Callable[[LeafState, Collection[str]], Mapping[str, int]]
 
 
-def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: Telling | None = None) -> Conclusion:
-    """Draw the conclusion from every analysed leaf, and the votes of every step.
+def conclude(
+    states: Sequence[LeafState],
+    votes: Iterable[StepVotes],
+    telling: Telling | None = None,
+    feeds: Sequence[StepFeeds] = (),
+) -> Conclusion:
+    """Draw the conclusion from every analysed leaf, and the votes and feeds of every step.
 
     With `telling` a rank counts as one on which an op is right only if its dump tells that as well as the culprit's
     does; by default all that have a verdict do.
@@ -136,8 +147,10 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     voted = [*_of_sums(sums.wrong, leaves), *_of_votes(departures, leaves)]
     # What replicas tell after an op that computes wrong follows from that.
     first = min((order for order, _ in culprits), default=None)
-    voted = [item for item in voted if first is None or item[0] < first]
-    ordered = list(_once(sorted([*culprits, *voted], key=lambda item: item[0])))
+    early = [item for item in voted if first is None or item[0] < first]
+    fed_otherwise, same_batch = of_all_steps(feeds)
+    fed = _fed_otherwise(fed_otherwise, [item for _, item in (*voted, *culprits)], leaves)
+    ordered = _with_feeds(list(_once(sorted([*culprits, *early], key=lambda item: item[0]))), fed)
     if not ordered:
         ordered = _compared(states)
     ordered = ordered[: 1 + _MAX_FURTHER]
@@ -146,6 +159,7 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     return Conclusion(
         culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
         departures=tuple(departures[:_MAX_FURTHER]), not_finite=_not_finite(states, ordered), untold=sums.untold,
+        same_batch=tuple(same_batch),
     )  # fmt: skip
 
 
@@ -297,29 +311,16 @@ def _reach(wrong: set[int], right: set[int]) -> Reach:
 _FED_ALIKE, _VOTED, UNDECIDED = 0.97, 0.9, 0.5
 
 
-def _without_inherited(departures: Sequence[Departure]) -> Iterator[Departure]:
-    """Yield departures but those of variables that an earlier one made another, or was of."""
-    updated: set[str] = set()
-    for item in departures:
-        if not item.has_other_variable or item.variable not in updated:
-            yield item
-        if item.has_other_variable or item.fed_alike:
-            updated.add(item.variable)
-
-
 def _of_votes(departures: Sequence[Departure], leaves: Mapping[tuple[int, int], StudyLeaf]) -> Iterator[_Named]:
     """Yield the culprits that departures tell of; not what follows from others."""
-    for item in _without_inherited(departures):
-        departure = item
-        if item.has_other_variable:
-            departure = replace(item, op=item.variable, type=VARIABLE)
-        elif item.role is Role.UPDATE and item.fed_alike is False:
+    for item in departures:
+        if item.role is Role.UPDATE and item.fed_alike is False:
             continue  # its inputs differ already
         sure = UNDECIDED if item.undecided else _FED_ALIKE if item.fed_alike else _VOTED
         yield _order_of(item), _culprit_at(
-            leaves[item.step, item.ranks[0]], departure, item.ranks, item.agreeing, ground=Ground.REPLICAS,
-            confidence=sure, cause=_cause_of(item), reach=Reach.NOT_TOLD if item.undecided else None,
-            steps=(item.step,), departure=departure,
+            leaves[item.step, item.ranks[0]], item, item.ranks, item.agreeing, ground=Ground.REPLICAS,
+            confidence=sure, cause="communication" if item.role is Role.COLLECTIVE else "device",
+            reach=Reach.NOT_TOLD if item.undecided else None, steps=(item.step,), departure=item,
         )  # fmt: skip
 
 
@@ -327,10 +328,48 @@ def _order_of(item: Departure | WrongSum) -> Order:
     return item.step, False, when(item.step, item.epoch, item.type, item.ranks[0], item.number)
 
 
-def _cause_of(departure: Departure) -> str:
-    if departure.has_other_variable:
-        return str(Cause.WEIGHTS)
-    return "communication" if departure.role is Role.COLLECTIVE else "device"
+#: What of a rank's feeds is the script's own, and follows from nothing that went before.
+_OF_SCRIPT = (Feed.LEARNING_RATE, Feed.SETTING)
+
+
+def _fed_otherwise(
+    feeds: Sequence[FeedDeparture], culprits: Sequence[Culprit], leaves: Mapping[tuple[int, int], StudyLeaf]
+) -> list[Culprit]:
+    """Return what feeds some replicas otherwise, by steps, without what follows from something earlier."""
+    kept: list[Culprit] = []
+    for feed in sorted(feeds, key=lambda item: item.step):
+        # A gradient is there at the end of its step.
+        before = feed.step + (feed.feed is Feed.GRADIENT)
+        earlier = (item for item in (*culprits, *kept) if item.step < before)
+        if feed.feed in _OF_SCRIPT or all(set(feed.ranks).isdisjoint(item.ranks) for item in earlier):
+            kept.append(_by_feed(feed, leaves[feed.step, feed.ranks[0]]))
+    return kept
+
+
+def _with_feeds(culprits: Sequence[Culprit], fed: Sequence[Culprit]) -> list[Culprit]:
+    """Merge what feeds some replicas otherwise with the ops that compute wrong.
+
+    What differs before a step begins comes first in it; gradients that differ come last.
+    """
+    # The verdict on a leaf sees a variable that differs from the benchmark's too.
+    seen = {(item.step, item.cause, rank) for item in fed for rank in item.ranks}
+    others = [item for item in culprits if (item.step, item.cause, item.rank) not in seen]
+    return sorted([*others, *fed], key=_order_of_step)
+
+
+def _order_of_step(culprit: Culprit) -> tuple[int, int]:
+    if culprit.feed is None:
+        return culprit.step, 1
+    return culprit.step, 2 if culprit.feed.feed is Feed.GRADIENT else 0
+
+
+def _by_feed(feed: FeedDeparture, leaf: StudyLeaf) -> Culprit:
+    named = FirstOp(op=feed.name, type=feed.type, kind="", number=feed.number, epoch=feed.epoch)
+    sure = UNDECIDED if feed.undecided else _FED_ALIKE if feed.feed in _OF_SCRIPT else _VOTED
+    return _culprit_at(
+        leaf, named, feed.ranks, feed.agreeing, ground=Ground.REPLICAS, confidence=sure, cause=str(feed.feed),
+        reach=Reach.NOT_TOLD if feed.undecided else None, steps=feed.steps, feed=feed,
+    )  # fmt: skip
 
 
 def _of_sums(sums: Sequence[WrongSum], leaves: Mapping[tuple[int, int], StudyLeaf]) -> Iterator[_Named]:
@@ -391,6 +430,33 @@ def is_from_others(tensor: str) -> bool:
     """Return whether a tensor (`op:output:0`) is what a communication op puts out, by the op's name."""
     op, _, slot = tensor.partition(":")
     return slot.startswith("output") and is_communication(op.rpartition("/")[2])
+
+
+def in_their_steps(states: Sequence[LeafState], shifts: Sequence[Shift]) -> list[LeafState]:
+    """Return the states of shifted ranks as those of the steps that they are of; without steps that nobody else has.
+
+    What differs from the benchmark of another step accuses nobody.
+    """
+    steps = {state.leaf.step for state in states}
+    offsets = {(rank, step): shift.offset for shift in shifts for rank in shift.ranks for step in shift.steps}
+    moved = []
+    for state in states:
+        offset = offsets.get((state.leaf.rank, state.leaf.step))
+        if offset is None:
+            moved.append(state)
+        elif state.leaf.step - offset in steps:
+            leaf = replace(state.leaf, step=state.leaf.step - offset)
+            accused = tuple(item for item in state.accused if item.proof not in BY_BENCHMARK)
+            moved.append(replace(state, leaf=leaf, is_own=False, first=None, accused=accused))
+    return sorted(moved, key=lambda state: state.leaf.key)
+
+
+def in_own_steps(conclusion: Conclusion, states: Sequence[LeafState], shifts: Sequence[Shift]) -> Conclusion:
+    """Return a conclusion on states `in_their_steps` with the steps that the dumps have, and the shifts."""
+    steps = {state.leaf.path: state.leaf.step for state in states}
+    culprits = (item for item in (conclusion.culprit, *conclusion.further) if item is not None)
+    own = [replace(item, step=steps[item.path]) for item in culprits]
+    return replace(conclusion, culprit=next(iter(own), None), further=tuple(own[1:]), shifts=tuple(shifts))
 
 
 def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:

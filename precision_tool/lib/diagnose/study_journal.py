@@ -120,7 +120,8 @@ class LeafState(LeafCounts):
 
 #: What differs from a benchmark that is of another step or rank differs for good reasons.
 _OF_THE_DATA = (Cause.INPUT, Cause.WEIGHTS)
-_BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
+#: Proofs that the benchmark alone gives.
+BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
 
 
 def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
@@ -142,7 +143,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
         )
         for suspect in suspects
         if suspect.cause is not Cause.LOSS_SCALE
-        and (plan.is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
+        and (plan.is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in BY_BENCHMARK))
         and (plan.is_start or suspect.cause is not Cause.WEIGHTS)
     )  # fmt: skip
     return LeafState(

@@ -23,6 +23,7 @@ from precision_tool.lib.data.sides import find_golden, find_run
 from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
+from precision_tool.lib.diagnose.replica_feeds import source_votes
 from precision_tool.lib.diagnose.replica_votes import Epochs, pack_votes, votes_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
@@ -99,8 +100,8 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     statistics = b""
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
-    votes = pack_votes(votes_of(result.dumps, file, epochs, executor))
-    return LeafDone(outcome=outcome, votes=votes, rows=pack(columns_of(rows)), statistics=statistics)
+    votes = [*votes_of(result.dumps, file, epochs, executor), *source_votes(result.dumps, file, executor)]
+    return LeafDone(outcome=outcome, votes=pack_votes(votes), rows=pack(columns_of(rows)), statistics=statistics)
 
 
 def _options(task: Task) -> DiagnoseOptions:

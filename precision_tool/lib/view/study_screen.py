@@ -16,6 +16,7 @@ from rich.text import Text
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_count import Departure
+from precision_tool.lib.diagnose.replica_feeds import notes_of
 from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, is_from_others
@@ -60,7 +61,7 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     further options of a study of one dump that was named, None for one of data folders.
     """
     culprit = study.conclusion.culprit
-    off = None if culprit is not None else _first_off(study)
+    off = None if culprit is not None or study.conclusion.shifts else _first_off(study)
     rows: list[Line] = []
     if culprit is None:
         kind = without_culprit(study)
@@ -81,18 +82,24 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     title = shown(Message("study.title"))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=title, style=style, box=box.HEAVY)
     if culprit is None:
-        return block if off is None or named is not None else Group(block, NextSteps(next_steps(study), command))
+        following = next_steps(study) if named is None else []
+        return Group(block, NextSteps(following, command)) if following else block
     return Group(block, NextSteps(next_steps(study, named), command))
 
 
 def without_culprit(study: Study) -> Message:
     """Return what to say where no op is accused: that is no acquittal where nothing could be looked at."""
+    conclusion = study.conclusion
+    if conclusion.shifts:
+        return notes_of(conclusion.shifts, ())[0]
     if study.statistics is not None and study.statistics.suspicions:
         return Message("study.without_culprit.see_statistics")
     if _first_off(study) is not None:
         return Message("study.without_culprit.off_benchmark")
     if not study.is_recomputed and any(state.below for state in study.leaves):
         return Message("study.without_culprit.off_unknown")
+    if conclusion.same_batch:
+        return notes_of((), conclusion.same_batch)[0]
     if study.has_evidence:
         return Message("study.without_culprit.clean")
     kind = "unknown" if study.statistics is None else "statistics_unknown"
@@ -133,13 +140,15 @@ def reach(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None
     """Return where it is wrong, and what that tells. `judged` are the steps recomputed there, by default all."""
     since = _since(culprit, steps, judged)
     count, right = len(culprit.ranks), len(culprit.right)
+    if culprit.feed is not None:
+        what = Message(f"study.feed.{culprit.feed.feed}", others=culprit.feed.count - 1 or None)
+        return Message("study.reach.feed", who=_who_differs(culprit.ranks), right=right or None, what=what)
     if culprit.reach is Reach.ALL_RANKS:
         return Message(
             "study.reach.all_ranks", count=count, unknown=bool(culprit.unknown), since=since, blame=_shared(culprit)
         )
     if culprit.reach is Reach.ONE_RANK and culprit.ground is Ground.REPLICAS:
-        kinds = {"communication": "link", str(Cause.WEIGHTS): "one_weights"}
-        blame = Message(f"study.blame.{kinds.get(culprit.cause, 'device')}")
+        blame = Message(f"study.blame.{'link' if culprit.cause == 'communication' else 'device'}")
         return Message("study.reach.one_replica", rank=culprit.rank, right=right, blame=blame)
     if culprit.reach is Reach.ONE_RANK:
         return Message("study.reach.one_rank", rank=culprit.rank, since=since, right=right, blame=_of_one_rank(culprit))
@@ -193,6 +202,8 @@ def _rows(study: Study, culprit: Culprit) -> list[Line]:
         rows.append((_label("run"), shown(Message("study.other_run", run=f"debug_{culprit.run}"))))
     if culprit.pass_name:
         rows.append((Message("verdict.label.pass"), plain(marked_pass(culprit.pass_name))))
+    if culprit.feed is not None and culprit.feed.update not in ("", culprit.op):
+        rows.append((_label("update"), plain(culprit.feed.update)))
     if len(culprit.steps) > 1:
         steps = Message("study.wrong_in", steps=spans(culprit.steps), all=spans(study.steps))
         rows.append((_label("steps"), shown(steps)))
@@ -218,12 +229,15 @@ def _further(culprit: Culprit) -> Message:
 
 
 def departure(divergence: Departure) -> Message:
-    kind = "study.ranks_differ" if len(divergence.ranks) > 1 else "study.rank_differs"
     return Message(
-        "study.departure", who=Message(kind, ranks=spans(divergence.ranks)), op=divergence.op,
+        "study.departure", who=_who_differs(divergence.ranks), op=divergence.op,
         fed_alike=divergence.fed_alike, agreeing=None if divergence.undecided else len(divergence.agreeing),
         collective=divergence.role is Role.COLLECTIVE,
     )  # fmt: skip
+
+
+def _who_differs(ranks: Sequence[int]) -> Message:
+    return Message("study.ranks_differ" if len(ranks) > 1 else "study.rank_differs", ranks=spans(ranks))
 
 
 def _steps(numbers: Sequence[int]) -> Message:
@@ -289,11 +303,18 @@ def _look_there(state: LeafState) -> list[StepText]:
 def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepText]:
     """Return commands that show the culprit on its step and rank. `named` are the words that name the sides."""
     culprit = study.conclusion.culprit
+    steps = []
+    if study.conclusion.shifts:
+        steps.append(StepText(why=Message("study.next.shifted")))
+    if study.conclusion.same_batch:
+        steps.append(StepText(why=Message("study.next.same_batch")))
     if culprit is None:
         off = _first_off(study)
-        return [] if off is None else _look_there(off)
-    steps = []
-    if culprit.ground is Ground.SUM:
+        return steps if off is None or study.conclusion.shifts else [*steps, *_look_there(off)]
+    if culprit.feed is not None:
+        feed = culprit.feed
+        steps.append(StepText(why=Message(f"study.next.feed.{feed.feed}", rank=culprit.rank, first=feed.is_first)))
+    elif culprit.ground is Ground.SUM:
         steps.append(StepText(why=Message("study.next.collectives", step=culprit.step)))
     elif culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE:
         is_its_device = culprit.is_fed_alike or culprit.ground is Ground.REPLICAS
@@ -307,7 +328,8 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepTex
     if culprit.reach in (Reach.ALL_RANKS, Reach.NOT_TOLD) and culprit.pass_name and is_switchable(culprit.pass_name):
         line = shlex.join(["fusion", "off", culprit.pass_name])
         steps.append(StepText(why=Message("step.switch_pass_off"), line=line))
-    steps.append(StepText(why=Message("study.next.op"), line=f"ni {shlex.quote(culprit.op)} {place}"))
+    op = culprit.feed.update if culprit.feed is not None and culprit.feed.update else culprit.op
+    steps.append(StepText(why=Message("study.next.op"), line=f"ni {shlex.quote(op)} {place}"))
     if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
         line = f"repro {shlex.quote(culprit.op)} {place}"
         steps.append(StepText(why=Message("study.next.package"), line=line))
