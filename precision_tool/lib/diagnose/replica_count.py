@@ -349,6 +349,15 @@ class _Op:
             right=tuple(sorted(right)),
         )  # fmt: skip
 
+    def left_open(self, step: int, ranks: frozenset[int]) -> Iterator[OpenSum]:
+        """Yield that of these ranks nothing shows the group, if there are any."""
+        if ranks:
+            members = tuple(each for each in self.alike.values() if ranks.issuperset(each.ranks))
+            yield OpenSum(
+                wrong=self.wrong(step, ranks), group=self.group, collective=self.first.collective,
+                members=members if len(members) <= _MAX_OPEN else (),
+            )  # fmt: skip
+
     def groups(self, size: int) -> list[_Group]:
         """Return the complete groups that this op alone shows. `size` is that of its group, 0 where nothing tells."""
         collective, every = self.first.collective, list(self.alike.values())
@@ -392,20 +401,18 @@ def _sums_of_step(step: int, ops: Sequence[tuple[_Op, Sequence[_Group], int]]) -
                     wrong.append(op.wrong(step, group.wrong, group.right))
             else:
                 left |= group.ranks
-        if left:
-            members = [each for each in op.alike.values() if left.issuperset(each.ranks)]
-            kept = tuple(members) if len(members) <= _MAX_OPEN else ()
-            unsettled.append(
-                OpenSum(wrong=op.wrong(step, left), group=op.group, collective=op.first.collective, members=kept)
-            )
+        unsettled += op.left_open(step, left)
     for op, _, size in ops:
+        left = frozenset(rank for rank, vote in op.exchanged.items() if vote.input_means)
         for off in _exchanges(op, size, shown):
+            left -= off.keys()
             others = [rank for rank, is_off in off.items() if not is_off]
             if len(others) < len(off):
                 wrong.append(op.wrong(step, set(off) - set(others), others))
             else:
                 right.add((op.first.op, tuple(sorted(off))))
                 counts[op.group, frozenset(off)] += 1
+        unsettled += op.left_open(step, left)
     return StepSums(
         right=frozenset(right), wrong=tuple(wrong), open=tuple(unsettled), groups=frozenset(shown), counts=counts
     )

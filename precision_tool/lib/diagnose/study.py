@@ -610,7 +610,7 @@ class Runner:
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
         conclusion = conclude(states, votes, self._telling)
-        notes = (*_network_notes(states), *_lacking_notes(states), *_untold_notes(conclusion))
+        notes = (*_network_notes(states), *_lacking_notes(states), *_untold_notes(conclusion, self._options))
         return Study(
             conclusion=conclusion, leaves=tuple(states), votes=tuple(votes),
             maps=maps.maps(), notes=(*self._prepared.notes, *notes),
@@ -666,13 +666,14 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[Message]:
     return notes
 
 
-def _untold_notes(conclusion: Conclusion) -> list[Message]:
+def _untold_notes(conclusion: Conclusion, options: StudyOptions) -> list[Message]:
     """Return a note on collectives of which nothing shows that every rank was dumped."""
     untold = conclusion.untold
     if not untold:
         return []
     first = min(untold, key=lambda item: (item.step, item.epoch, item.number))
-    return [Message("study.note.untold_sums", count=len(untold), op=first.op, step=first.step)]
+    is_asked = not options.world_size
+    return [Message("study.note.untold_sums", count=len(untold), op=first.op, step=first.step, is_asked=is_asked)]
 
 
 def run_study(
