@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from memory_store import MemoryStore
 
+from precision_tool.lib.data.dumped_ops import DumpedOp
 from precision_tool.lib.diagnose import replica_votes as digests
 from precision_tool.lib.diagnose.replica_count import WORLD, count_votes
 from precision_tool.lib.diagnose.replica_votes import (
@@ -21,7 +25,10 @@ from precision_tool.lib.diagnose.replica_votes import (
     Role,
     Vote,
     digest_of,
+    pack_votes,
     role_of,
+    unpack_votes,
+    votes_of,
 )
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
@@ -29,6 +36,7 @@ from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import spans
 
@@ -371,6 +379,46 @@ def test_what_is_no_number_has_a_hash_alone(tmp_path: Path) -> None:
         found = digest_of(tensor, OF_WHOLE)
         assert found.value == hashlib.sha256(data).hexdigest()[:32]
         assert not found.means
+
+
+def exchanged(path: Path, op_type: str, sent: list[np.ndarray], came: list[np.ndarray], **attrs: Any) -> Conclusion:
+    """What a study concludes of an op of GE's graph that sent and gave each rank these."""
+    op = Op(name=op_type, type=op_type, attrs={"group": WORLD, "rank_size": len(sent), **attrs})
+    ballots = []
+    for rank, arrays in enumerate(zip(sent, came, strict=True)):
+        into, out_of = (
+            replace(stored(path / f"{rank}.{name}", array, "float32"), shape=array.shape)
+            for name, array in zip(("in", "out"), arrays, strict=True)
+        )
+        dumped = DumpedOp(op_type, op_type, timestamp=0, inputs={0: into}, outputs={0: out_of})
+        files = [SimpleNamespace(name=SimpleNamespace(op_name=op_type, op_type=op_type))]
+        index: Any = SimpleNamespace(
+            leaf=SimpleNamespace(files=files), names_by_time=lambda: [op_type], op={op_type: dumped}.get
+        )
+        graph: Any = SimpleNamespace(ops=[op])
+        packed = pack_votes(votes_of(index, graph, Epochs([(op_type, op_type, 0)])))
+        ballots.append((rank, "n", unpack_votes("journal", packed)))
+    counted = count_votes(0, ballots)
+    assert counted.sums.right or counted.sums.wrong
+    return conclude([state(0, rank) for rank in range(len(sent))], [counted])
+
+
+@pytest.mark.parametrize("op_type", ["HcomAllGather", "HcomReduceScatter", "HcomAllToAll"])
+@pytest.mark.parametrize("wrong", [None, 2])
+def test_what_ge_s_collectives_cut_is_followed(tmp_path: Path, op_type: str, wrong: int | None) -> None:
+    rng = np.random.default_rng(5)
+    sent = [rng.standard_normal((6, 4)).astype(np.float32) for _ in range(3)]
+    pieces = np.array([np.split(array, 3) for array in sent])
+    came = {
+        "HcomAllGather": [np.concatenate(sent)] * 3,
+        "HcomReduceScatter": [*pieces.sum(axis=0)],
+        "HcomAllToAll": [np.concatenate(pieces[:, rank]) for rank in range(3)],
+    }[op_type]
+    if wrong is not None:
+        came[wrong] = came[wrong].copy()
+        came[wrong][-1] += 0.5
+    found = exchanged(tmp_path, op_type, sent, came, reduction="sum").culprit
+    assert (None if found is None else found.ranks) == (None if wrong is None else (wrong,))
 
 
 class _Counting(StoredFile):

@@ -1,4 +1,4 @@
-"""Communication calls that msprobe recorded: what the ranks of a group put in, and which of it each of them gets."""
+"""Communication calls that msprobe recorded, and GE's: what the ranks of a group put in, which of it each one gets."""
 
 from __future__ import annotations
 
@@ -174,6 +174,25 @@ def exchanged_by(op: Op) -> Exchanged | None:
         cut_output=cut_output,
         is_async=_is_async(arguments),
     )
+
+
+#: GE's ops that cut tensors, whole on one side, along their first axis.
+_COMPILED = {
+    "hcomallgather": Exchange.ALL_GATHER, "hcomreducescatter": Exchange.REDUCE_SCATTER,
+    "hcomalltoall": Exchange.ALL_TO_ALL,
+}  # fmt: skip
+
+
+def compiled_exchange(op_type: str, size: int, reduction: str, ranks: tuple[int, ...]) -> Exchanged | None:
+    """Return the collective that an op of GE's is, in a group of so many ranks; None for one that cuts nothing."""
+    exchange = _COMPILED.get(op_type.casefold().replace("_", ""))
+    if exchange is None or size < 2 or reduction not in _REDUCTIONS:
+        return None
+    return Exchanged(
+        collective=Collective(exchange=exchange, reduction=reduction, ranks=ranks), inputs=(0,), outputs=(0,),
+        cut_input=1 if exchange is Exchange.ALL_GATHER else size,
+        cut_output=1 if exchange is Exchange.REDUCE_SCATTER else size,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

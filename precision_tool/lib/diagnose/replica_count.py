@@ -346,6 +346,15 @@ class _Op:
             right=tuple(sorted(right)),
         )  # fmt: skip
 
+    def left_open(self, step: int, ranks: frozenset[int]) -> Iterator[OpenSum]:
+        """Yield that of these ranks nothing shows the group, if there are any."""
+        if ranks:
+            members = tuple(each for each in self.alike.values() if ranks.issuperset(each.ranks))
+            yield OpenSum(
+                wrong=self.wrong(step, ranks), group=self.group, collective=self.first.collective,
+                members=members if len(members) <= _MAX_OPEN else (),
+            )  # fmt: skip
+
     def groups(self, size: int) -> list[_Group]:
         """Return the complete groups that this op alone shows. `size` is that of its group, 0 where nothing tells."""
         collective, every = self.first.collective, list(self.alike.values())
@@ -368,7 +377,7 @@ class _Op:
         return groups
 
 
-def _sums_of_step(step: int, ops: Iterable[tuple[_Op, Sequence[_Group], int]]) -> StepSums:
+def _sums_of_step(step: int, ops: Sequence[tuple[_Op, Sequence[_Group], int]]) -> StepSums:
     """Return what the collectives of a step gave, with the groups that each op shows, and their size."""
     right: set[tuple[str, tuple[int, ...]]] = set()
     shown: set[tuple[str, frozenset[int]]] = set()
@@ -376,14 +385,6 @@ def _sums_of_step(step: int, ops: Iterable[tuple[_Op, Sequence[_Group], int]]) -
     wrong: list[WrongSum] = []
     unsettled: list[OpenSum] = []
     for op, groups, size in ops:
-        off = _off(op.exchanged, size)
-        if off:
-            others = [rank for rank, is_off in off.items() if not is_off]
-            if len(others) < len(off):
-                wrong.append(op.wrong(step, set(off) - set(others), others))
-            else:
-                right.add((op.first.op, tuple(sorted(off))))
-                counts[op.group, frozenset(off)] += 1
         left = op.ranks if op.alike else frozenset()
         for group in groups:
             left -= group.ranks
@@ -397,12 +398,18 @@ def _sums_of_step(step: int, ops: Iterable[tuple[_Op, Sequence[_Group], int]]) -
                     wrong.append(op.wrong(step, group.wrong, group.right))
             else:
                 left |= group.ranks
-        if left:
-            members = [each for each in op.alike.values() if left.issuperset(each.ranks)]
-            kept = tuple(members) if len(members) <= _MAX_OPEN else ()
-            unsettled.append(
-                OpenSum(wrong=op.wrong(step, left), group=op.group, collective=op.first.collective, members=kept)
-            )
+        unsettled += op.left_open(step, left)
+    for op, _, size in ops:
+        left = frozenset(rank for rank, vote in op.exchanged.items() if vote.input_means)
+        for off in _exchanges(op, size, shown):
+            left -= off.keys()
+            others = [rank for rank, is_off in off.items() if not is_off]
+            if len(others) < len(off):
+                wrong.append(op.wrong(step, set(off) - set(others), others))
+            else:
+                right.add((op.first.op, tuple(sorted(off))))
+                counts[op.group, frozenset(off)] += 1
+        unsettled += op.left_open(step, left)
     return StepSums(
         right=frozenset(right), wrong=tuple(wrong), open=tuple(unsettled), groups=frozenset(shown), counts=counts
     )
@@ -455,18 +462,29 @@ def settled(steps: Iterable[StepSums]) -> Settled:
     return Settled(wrong=tuple(wrong), untold=tuple(untold))
 
 
-def _off(by_rank: Mapping[int, Vote], size: int) -> dict[int, bool]:
+def _exchanges(op: _Op, size: int, shown: Iterable[tuple[str, frozenset[int]]]) -> Iterator[dict[int, bool]]:
+    """Yield what `_off` says of each complete group of an exchange; a broadcast is told by its root.
+
+    Ranks of a group of some are taken to be in order: where several seem wrong, it may have another order.
+    """
+    collective, ranks = op.first.collective, frozenset(op.exchanged)
+    if collective.ranks or len(ranks) == (size or (len(ranks) if collective.exchange is Exchange.BROADCAST else 0)):
+        groups = [collective.ranks or tuple(sorted(ranks))]
+    else:
+        groups = [tuple(sorted(group)) for name, group in shown if name == op.group and len(group) == size]
+    for group in groups:
+        if len(group) > 1 and ranks.issuperset(group):
+            off = _off(op.exchanged, group)
+            is_ordered = bool(collective.ranks) or op.is_of_all
+            if off and (is_ordered or sum(off.values()) < 2):
+                yield off
+
+
+def _off(by_rank: Mapping[int, Vote], group: tuple[int, ...]) -> dict[int, bool]:
     """Return by rank whether an exchange gave it something else than what was put in; without ranks that do not tell.
 
-    There are none with NaN or Inf, and where ranks of the group were not dumped; a broadcast is told by its root.
+    There are none with NaN or Inf.
     """
-    if not by_rank:
-        return {}
-    collective = next(iter(by_rank.values())).collective
-    group = collective.ranks or tuple(sorted(by_rank))
-    is_whole = len(group) == (size or (len(group) if collective.exchange is Exchange.BROADCAST else 0))
-    if len(group) < 2 or not is_whole or set(group) != set(by_rank):
-        return {}
     is_off_by_rank: dict[int, bool] = {}
     for rank in group:
         is_off = [_is_off(by_rank, group, rank, slot) for slot in range(len(by_rank[rank].output_means))]

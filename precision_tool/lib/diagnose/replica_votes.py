@@ -26,7 +26,14 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.error_shape import UNIT
-from precision_tool.lib.diagnose.recorded_collectives import PREFIX, SAME_FOR_ALL, Collective, Exchanged, exchanged_by
+from precision_tool.lib.diagnose.recorded_collectives import (
+    PREFIX,
+    SAME_FOR_ALL,
+    Collective,
+    Exchanged,
+    compiled_exchange,
+    exchanged_by,
+)
 from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
 from precision_tool.lib.diagnose.update_inputs import fed_by, numbers_of, summed_by
 from precision_tool.lib.io import data_types, layouts
@@ -220,7 +227,7 @@ def digest_of(tensor: Found, wanted: Means | None = None) -> Digest:
         return Digest("")
     digest = hashlib.sha256()
     means: tuple[BlockMeans, ...] = ()
-    if wanted is not None and _is_numbers(tensor) and not tensor.size % wanted.pieces:
+    if wanted is not None and _is_numbers(tensor) and _is_cut(tensor, wanted.pieces):
         as_it_lies = layouts.plain_plan((tensor.size,))
         with open_reader(tensor, as_it_lies, np.dtype(np.float64)) as reader:
             reader.watch = lambda _, read: digest.update(read.data)
@@ -237,6 +244,11 @@ def _is_numbers(tensor: Tensor) -> bool:
     if tensor.dtype not in UNIT or not tensor.size:
         return False
     return tensor.nbytes == data_types.BY_NAME[tensor.dtype].byte_size(tensor.size)
+
+
+def _is_cut(tensor: Tensor, pieces: int) -> bool:
+    """Return whether a tensor consists of so many pieces, one after the other."""
+    return pieces == 1 or (not tensor.size % pieces and layouts.is_plain(tensor.layout))
 
 
 def _means_of(reader: TensorReader, tensor: Tensor, wanted: Means) -> tuple[BlockMeans, ...]:
@@ -422,26 +434,33 @@ class _Groups:
     """The groups of a graph's communication ops: what they are called, their ranks and their sizes."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
-        #: The collectives that msprobe recorded, by flattened name.
+        #: Collectives that are followed slot by slot, by flattened name.
         self.exchanged: dict[str, Exchanged] = {}
         self._turns: dict[str, tuple[str, int]] = {}
         self._sizes: dict[str, int] = {}
-        totals: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()
+        compiled: list[Op] = []
         for op in ops:
             exchanged = exchanged_by(op)
             if exchanged is not None:
                 self.exchanged[flatten(op.name)] = exchanged
                 key = f"{op.type}:{exchanged.collective.ranks}"
-                self._turns[flatten(op.name)] = key, totals[key]
-                totals[key] += 1
+                self._turns[flatten(op.name)] = key, self._totals[key]
+                self._totals[key] += 1
+            elif is_communication(op.type) and not op.is_recorded:
+                compiled.append(op)
             if exchanged is not None or is_communication(op.type):
                 size = _whole(op.attrs.get(_RANK_SIZE)) if exchanged is None else exchanged.size
                 self._sizes[self._key(op)] = self._sizes.get(self._key(op), 0) or size
-        self._totals = totals
+        for op in compiled:
+            reduction, ranks = str(op.attrs.get("reduction") or "sum").casefold(), self.collective(op).ranks
+            exchanged = compiled_exchange(op.type, self.size(op), reduction, ranks)
+            if exchanged is not None:
+                self.exchanged[flatten(op.name)] = exchanged
 
     def _key(self, op: Op) -> str:
         """Return what ops of one group have in common; of those whose group has no name nothing is known."""
-        is_named = self.name(op) or flatten(op.name) in self.exchanged
+        is_named = self.name(op) or flatten(op.name) in self._turns
         return self.name(op) if is_named else f"op {op.name}"
 
     def name(self, op: Op | None) -> str:
@@ -449,7 +468,7 @@ class _Groups:
         if op is None:
             return ""
         ranks = self.collective(op).ranks
-        if ranks or flatten(op.name) in self.exchanged:
+        if ranks or flatten(op.name) in self._turns:
             return ",".join(map(str, ranks))
         return str(op.attrs.get("group", "")) if is_communication(op.type) else ""
 

@@ -662,7 +662,7 @@ class Runner:
         notes = (
             *_network_notes(states),
             *_lacking_notes(states),
-            *_untold_notes(conclusion),
+            *_untold_notes(conclusion, self._options),
             *notes_of(conclusion.shifts, conclusion.same_batch),
         )
         return Study(
@@ -720,13 +720,14 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[Message]:
     return notes
 
 
-def _untold_notes(conclusion: Conclusion) -> list[Message]:
+def _untold_notes(conclusion: Conclusion, options: StudyOptions) -> list[Message]:
     """Return a note on collectives of which nothing shows that every rank was dumped."""
     untold = conclusion.untold
     if not untold:
         return []
     first = min(untold, key=lambda item: (item.step, item.epoch, item.number))
-    return [Message("study.note.untold_sums", count=len(untold), op=first.op, step=first.step)]
+    is_asked = not options.world_size
+    return [Message("study.note.untold_sums", count=len(untold), op=first.op, step=first.step, is_asked=is_asked)]
 
 
 def run_study(
