@@ -467,7 +467,8 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
             continue  # it was recorded before it had come
         if len(into) == len(item.inputs) and len(out_of) == len(item.outputs) and any(outputs):
             added, came = _means(into, out_of, exchanged is None)
-            inputs, fed, summed = _hashes(into), (), ""
+            inputs, summed = _hashes(into), ""
+            fed: tuple[str, ...] = ()
             if item.role is Role.UPDATE:
                 numbers = numbers_of(op)
                 fed = (*fed_by(types[name], op, len(inputs), updates.get(name, "")), *(f"{key}\t" for key in numbers))

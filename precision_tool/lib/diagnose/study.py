@@ -23,7 +23,7 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose import study_table
-from precision_tool.lib.diagnose.replica_feeds import StepFeeds, feeds_of_step, notes_of, shifts_of
+from precision_tool.lib.diagnose.replica_feeds import StepFeeds, feeds_of_step, same_batch_note, shifts_of
 from precision_tool.lib.diagnose.replica_votes import Ballot, StepSums, StepVotes, count_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.study_conclusion import (
@@ -418,7 +418,6 @@ class Study:
             "culprit": None if culprit is None else culprit.to_dict(),
             "further": [item.to_dict() for item in self.conclusion.further],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
-            "shifted": [asdict(item) for item in self.conclusion.shifts],
             "same_batch": [asdict(item) for item in self.conclusion.same_batch],
             "steps": list(self.steps),
             "ranks": list(self.ranks),
@@ -649,7 +648,7 @@ class Runner:
         return Study(
             conclusion=conclusion, leaves=tuple(states), votes=tuple(votes),
             maps=maps.maps(), notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states),
-                *notes_of(conclusion.shifts, conclusion.same_batch)),
+                *map(same_batch_note, conclusion.same_batch)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
             statistics=judge_statistics(in_step, self.columns, self._statistics), names=self._names(states),
             table=self._write_table(states), csvs=self._write_csvs(states),
