@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import documents_of, tool
 from diagnosing import studied
 from msprobe_files import forward, literal, tensor, write_leaf
 from rich.console import Console
@@ -16,14 +17,14 @@ from rich.console import Console
 from precision_tool.lib.demo import ranks as demo
 from precision_tool.lib.diagnose.replica_count import Ballot, count_votes
 from precision_tool.lib.diagnose.replica_feeds import feeds_of_step, of_all_steps, shifts_of
-from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.update_inputs import Feed
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
-from precision_tool.lib.view.study_screen import study_block
+from precision_tool.lib.view.study_screen import reach, study_block
 
 RANKS = 4
 SLOTS = ("var\tw", "accum\tw/Momentum", "lr\trate", "grad\tdivided", "momentum\tmomentum")
@@ -153,6 +154,25 @@ def test_a_rank_of_one_model_in_parts_that_reads_other_data() -> None:
     assert not differing(lambda rank: votes(rank, split=False)), "data-parallel ranks have data of their own"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "far"), [((0.5, 150.0, 0.6, 0.55), 1), ((0.5, 0.0, 0.6, 0.55), 1), ((0.5, 150.0, 4.0, 0.6), None),
+                       ((0.5, 2.0, 0.6, 0.55), None), ((0.0, 1.0, 0.0, 0.0), None), ((0.5, 150.0), None)],
+)  # fmt: skip
+def test_data_of_another_size_are_those_of_a_rank_that_did_not_scale_them(
+    sizes: tuple[float, ...], far: int | None
+) -> None:
+    def votes(rank: int) -> list[Vote]:
+        means = BlockMeans(means=np.zeros(1, np.float32), sizes=np.array([sizes[rank]], np.float32), rounding=0)
+        return [replace(given(Role.DATA, str(rank)), output_means=(means,))]
+
+    assert [each[2] for each in differing(votes, len(sizes))] == ([] if far is None else [(far,)])
+    if far is not None:
+        found = culprit([ballots(votes)])
+        assert found is not None
+        assert (found.cause, found.op, found.right) == ("input", "data", (0, 2, 3))
+        assert reach(found, [0]).fields["scale"] == sizes[far]
+
+
 def test_ranks_that_read_the_same_batch() -> None:
     def batches(*steps: Callable[[int], list[Vote]]) -> list[tuple[tuple[int, ...], bool, bool]]:
         feeds = [feeds_of_step(step, ballots(votes)) for step, votes in enumerate(steps)]
@@ -275,9 +295,14 @@ def test_a_rank_behind_the_others_accuses_no_op(tmp_path: Path) -> None:
             recorded(tmp_path / f"d/gpu/step{step}/rank{rank}", rank, step)
             recorded(tmp_path / f"d/npu/step{step + (rank == 2)}/rank{rank}", rank, step)
     study = studied(tmp_path / "work", tmp_path / "d")
-    assert study.conclusion.culprit is None
-    (shift,) = study.conclusion.shifts
-    assert (shift.ranks, shift.offset, shift.own, shift.theirs) == ((2,), 1, 1, 0)
+    found = study.conclusion.culprit
+    assert found is not None
+    assert (found.step, found.ranks, found.right, found.op, found.cause) == (1, (2,), (0, 1), "", "shifted")
+    assert found.shift is not None
+    assert (found.shift.offset, found.shift.own, found.shift.theirs) == (1, 1, 0)
+    assert not study.conclusion.further
     assert [(vote.step, vote.agreed, len(vote.departures)) for vote in study.votes] == [(0, 1, 0), (1, 1, 0)]
-    assert "rank 2 is 1 step behind the others: step 1 there equals step 0 of the others" in said(study)
-    assert study.to_dict()["shifted"][0]["offset"] == 1
+    text = said(study)
+    assert "step 1, rank 2 ┃ ┃ rank 2 is 1 step behind the others: step 1 there equals step 0 of the others" in text
+    (document,) = documents_of(tool("--data", tmp_path / "d", "ac", "--all", "--json", cwd=tmp_path).out)
+    assert document["culprit"]["shift"]["offset"] == 1

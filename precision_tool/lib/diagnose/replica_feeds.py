@@ -7,16 +7,29 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import isfinite, nan, prod
+from statistics import median
 from typing import TypeVar
 from zlib import crc32
 
+import numpy as np
+
 from precision_tool.lib.compare.scheduler import map_tasks
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found, Missing
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, VARIABLE_TYPES
 from precision_tool.lib.diagnose.recorded_collectives import Exchange
 from precision_tool.lib.diagnose.replica_count import Ballot
-from precision_tool.lib.diagnose.replica_votes import Role, Vote, digest_of, is_all_reduce, updates_in_place
+from precision_tool.lib.diagnose.replica_votes import (
+    BlockMeans,
+    Digest,
+    Means,
+    Role,
+    Vote,
+    digest_of,
+    is_all_reduce,
+    updates_in_place,
+)
 from precision_tool.lib.diagnose.update_inputs import Feed, feed_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -47,17 +60,18 @@ def source_votes(dumps: DumpIndex, file: GraphFile | None, executor: Executor | 
         with suppress(PrecisionToolError):  # its row says why
             for place, tensor in _given(op, dumps, sources, is_update, places):
                 places[place] = tensor
-    digests = map_tasks(_digest, [(tensor,) for tensor in places.values()], executor)
-    found: dict[str, dict[int, str]] = {}
-    for (name, index), digest in zip(places, digests, strict=True):
-        if digest:
+    calls = [(tensor, sources[name] is Role.DATA) for (name, _), tensor in places.items()]
+    found: dict[str, dict[int, Digest]] = {}
+    for (name, index), digest in zip(places, map_tasks(_digest, calls, executor), strict=True):
+        if digest.value:
             found.setdefault(name, {})[index] = digest
     numbers = {op.name: number for number, op in enumerate(file.ops)}
     types = {op.name: op.type for op in file.ops}
     return [
         Vote(
             op=name, type=types[name], role=sources[name], number=numbers[name], epoch=0, inputs=(),
-            outputs=tuple(by_index.get(index, "") for index in range(max(by_index) + 1)),
+            outputs=tuple(digest.value for digest in _by_slot(by_index)),
+            output_means=tuple(next(iter(digest.means), _NO_MEANS) for digest in _by_slot(by_index)),
         )
         for name, by_index in sorted(found.items(), key=lambda item: numbers[item[0]])
     ]  # fmt: skip
@@ -93,11 +107,23 @@ def _given(
     yield from ((place, dumped.inputs[slot]) for slot, place in wanted if slot in dumped.inputs)
 
 
-def _digest(tensor: Found) -> str:
+#: The size of fewer elements tells nothing.
+_FEWEST_ELEMENTS = 64
+_NO_DIGEST = Digest("")
+_NO_MEANS = BlockMeans(means=np.empty(0, np.float32), sizes=np.empty(0, np.float32), rounding=0)
+
+
+def _digest(tensor: Found, is_data: bool) -> Digest:
+    """Return the digest of a tensor, of data with their size."""
+    is_large = not isinstance(tensor, Missing) and prod(tensor.shape or ()) >= _FEWEST_ELEMENTS
     try:
-        return digest_of(tensor).value
+        return digest_of(tensor, Means(blocks=1) if is_data and is_large else None)
     except PrecisionToolError:
-        return ""
+        return _NO_DIGEST
+
+
+def _by_slot(digests: Mapping[int, Digest]) -> list[Digest]:
+    return [digests.get(slot, _NO_DIGEST) for slot in range(max(digests) + 1)]
 
 
 # --- a step ---
@@ -127,6 +153,9 @@ class FeedDeparture:
     steps: tuple[int, ...] = ()
     #: Whether it is of the first step that was dumped: nothing before it can have made the difference.
     is_first: bool = False
+    #: The root mean square of data that are of another size than those of the others, and theirs.
+    scale: float | None = None
+    usual: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +238,11 @@ class _Slot:
     name: str
     producer: str
     values: _Values
+
+
+#: Data of other ranks are of one size where they are within this factor, and one rank's are not beyond the other.
+_NEAR, _FAR = 1.5, 8.0
+_FEWEST_RANKS = 3
 
 
 class _Feeds:
@@ -313,11 +347,37 @@ class _Feeds:
         }
 
     def _data(self) -> Iterator[FeedDeparture]:
-        """Yield data that a rank has otherwise than the other parts of one model, which must be given the same."""
+        """Yield data that a rank has otherwise than the other parts of one model, which must be given the same.
+
+        And data of quite another size than those of all other ranks, as if they had not been scaled.
+        """
+        for name, votes in self._network.data.items():
+            for slot in range(min(len(vote.output_means) for vote in votes.values())):
+                yield from self._scale(name, slot, votes)
         is_split = any(_majority(_outputs(votes)) is None for votes in self._network.variables.values())
         if is_split and _majority(_of_all(self._network.data)) is not None:
             for name, votes in self._network.data.items():
                 yield from self._departure(Feed.DATA, name, "", _outputs(votes), False, _first(votes))
+
+    def _scale(self, name: str, slot: int, votes: _ByRank) -> Iterator[FeedDeparture]:
+        sizes = {
+            rank: float(vote.output_means[slot].sizes[0])
+            for rank, vote in votes.items()
+            if len(vote.output_means[slot].sizes)
+        }
+        usual = median(sizes.values()) if len(sizes) >= _FEWEST_RANKS else nan
+        far = {rank: size for rank, size in sizes.items() if not usual / _FAR <= size <= usual * _FAR}
+        near = [size for rank, size in sizes.items() if rank not in far]
+        if not (isfinite(usual) and usual and len(far) == 1 and max(near) <= _NEAR * min(near)):
+            return
+        ((rank, size),) = far.items()
+        if isfinite(size):
+            vote = votes[rank]
+            yield FeedDeparture(
+                step=self._step, feed=Feed.DATA, name=name, type=vote.type, update="", ranks=(rank,),
+                agreeing=tuple(sorted(set(sizes) - {rank})), undecided=False, number=vote.number, epoch=vote.epoch,
+                steps=(self._step,), scale=size, usual=usual,
+            )  # fmt: skip
 
     def _departure(
         self, feed: Feed, name: str, update: str, values: _Values, may_be_open: bool, vote: Vote | None = None
@@ -538,17 +598,6 @@ def _is_like(marks: _Marks, others: _Marks) -> bool:
     return bool(shared) and all(marks[key] == others[key] for key in shared)
 
 
-def notes_of(shifts: Iterable[Shift], batches: Iterable[SameBatch]) -> list[Message]:
-    """Return what to say of ranks of other steps, and of ranks that read the same batch."""
-    shifted = [
-        Message(
-            "study.shifted", who=Message("study.ranks_are" if len(shift.ranks) > 1 else "study.rank_is",
-            ranks=spans(shift.ranks)), count=abs(shift.offset), behind=shift.offset > 0, own=shift.own,
-            theirs=shift.theirs,
-        )
-        for shift in shifts
-    ]  # fmt: skip
-    same = [
-        Message("study.same_batch", all=batch.is_all, ranks=spans(batch.ranks), sure=batch.is_sure) for batch in batches
-    ]
-    return [*shifted, *same]
+def same_batch_note(batch: SameBatch) -> Message:
+    """Return what to say of ranks that read the same batch."""
+    return Message("study.same_batch", all=batch.is_all, ranks=spans(batch.ranks), sure=batch.is_sure)

@@ -24,8 +24,8 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose import study_table
 from precision_tool.lib.diagnose.replica_count import Ballot, StepSums, StepVotes, count_votes
-from precision_tool.lib.diagnose.replica_feeds import StepFeeds, feeds_of_step, notes_of, shifts_of
-from precision_tool.lib.diagnose.replica_votes import unpack_votes
+from precision_tool.lib.diagnose.replica_feeds import StepFeeds, feeds_of_step, same_batch_note, shifts_of
+from precision_tool.lib.diagnose.replica_votes import Role, Vote, unpack_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.study_conclusion import (
     Conclusion,
@@ -424,7 +424,6 @@ class Study:
             "culprit": None if culprit is None else culprit.to_dict(),
             "further": [item.to_dict() for item in self.conclusion.further],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
-            "shifted": [asdict(item) for item in self.conclusion.shifts],
             "same_batch": [asdict(item) for item in self.conclusion.same_batch],
             "steps": list(self.steps),
             "ranks": list(self.ranks),
@@ -462,11 +461,15 @@ def _departure(departure: Any) -> dict[str, Any]:
 
 
 def _without_means(ballots: Iterable[Ballot], light: list[Ballot]) -> Iterator[Ballot]:
-    """Yield ballots, and add them to `light` without their means, which take most of the memory."""
+    """Yield ballots, and add them to `light` without the means of collectives, which take most of the memory."""
     for rank, network, votes in ballots:
-        whole = list(votes)
-        light.append((rank, network, [replace(vote, input_means=(), output_means=()) for vote in whole]))
-        yield rank, network, whole
+        yield rank, network, votes
+        light.append((rank, network, [_light(vote) for vote in votes]))
+
+
+def _light(vote: Vote) -> Vote:
+    is_collective = vote.role in (Role.COLLECTIVE, Role.EXCHANGE)
+    return replace(vote, input_means=(), output_means=()) if is_collective else vote
 
 
 class Runner:
@@ -663,7 +666,7 @@ class Runner:
             *_network_notes(states),
             *_lacking_notes(states),
             *_untold_notes(conclusion, self._options),
-            *notes_of(conclusion.shifts, conclusion.same_batch),
+            *map(same_batch_note, conclusion.same_batch),
         )
         return Study(
             conclusion=conclusion, leaves=tuple(states), votes=tuple(votes),

@@ -42,11 +42,11 @@ class Ground(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """The earliest op that computes wrong.
+    """The earliest op that computes wrong, or what makes a rank another one than its replicas.
 
     `ranks` are those on which it does in that step, `right` those with the same network on which it does not, `unknown`
     those where that could not be told. `steps` are all in which it is wrong, as far as they were judged or compared.
-    `cause` is that of the verdict; "device", "communication" and those of `Feed` are what replicas tell.
+    `cause` is that of the verdict; "device", "communication", "shifted" and those of `Feed` are what replicas tell.
     """
 
     step: int
@@ -73,6 +73,8 @@ class Culprit:
     replicas_agree_on: int = 0
     #: What feeds the ranks otherwise than their replicas; then `op` is no op that computes wrong, but its name.
     feed: FeedDeparture | None = None
+    #: Where it is no op at all, but the number that ranks have of their steps.
+    shift: Shift | None = None
 
     @property
     def is_fed_alike(self) -> bool:
@@ -97,8 +99,6 @@ class Conclusion:
     untold: tuple[WrongSum, ...] = ()
     #: Ranks that read the same batch in every step.
     same_batch: tuple[SameBatch, ...] = ()
-    #: Ranks whose steps are others of the others: they are held against these, and accuse no op by that.
-    shifts: tuple[Shift, ...] = ()
 
 
 #: Of other faults so many are kept.
@@ -328,8 +328,8 @@ def _order_of(item: Departure | WrongSum) -> Order:
     return item.step, False, when(item.step, item.epoch, item.type, item.ranks[0], item.number)
 
 
-#: What of a rank's feeds is the script's own, and follows from nothing that went before.
-_OF_SCRIPT = (Feed.LEARNING_RATE, Feed.SETTING)
+#: What of a rank's feeds is from outside, and follows from nothing that went before.
+_FROM_OUTSIDE = (Feed.LEARNING_RATE, Feed.SETTING, Feed.DATA)
 
 
 def _fed_otherwise(
@@ -341,7 +341,7 @@ def _fed_otherwise(
         # A gradient is there at the end of its step.
         before = feed.step + (feed.feed is Feed.GRADIENT)
         earlier = (item for item in (*culprits, *kept) if item.step < before)
-        if feed.feed in _OF_SCRIPT or all(set(feed.ranks).isdisjoint(item.ranks) for item in earlier):
+        if feed.feed in _FROM_OUTSIDE or all(set(feed.ranks).isdisjoint(item.ranks) for item in earlier):
             kept.append(_by_feed(feed, leaves[feed.step, feed.ranks[0]]))
     return kept
 
@@ -365,7 +365,8 @@ def _order_of_step(culprit: Culprit) -> tuple[int, int]:
 
 def _by_feed(feed: FeedDeparture, leaf: StudyLeaf) -> Culprit:
     named = FirstOp(op=feed.name, type=feed.type, kind="", number=feed.number, epoch=feed.epoch)
-    sure = UNDECIDED if feed.undecided else _FED_ALIKE if feed.feed in _OF_SCRIPT else _VOTED
+    is_certain = feed.feed in _FROM_OUTSIDE and feed.scale is None
+    sure = UNDECIDED if feed.undecided else _FED_ALIKE if is_certain else _VOTED
     return _culprit_at(
         leaf, named, feed.ranks, feed.agreeing, ground=Ground.REPLICAS, confidence=sure, cause=str(feed.feed),
         reach=Reach.NOT_TOLD if feed.undecided else None, steps=feed.steps, feed=feed,
@@ -452,11 +453,23 @@ def in_their_steps(states: Sequence[LeafState], shifts: Sequence[Shift]) -> list
 
 
 def in_own_steps(conclusion: Conclusion, states: Sequence[LeafState], shifts: Sequence[Shift]) -> Conclusion:
-    """Return a conclusion on states `in_their_steps` with the steps that the dumps have, and the shifts."""
+    """Return a conclusion on states `in_their_steps` with the steps that the dumps have, and with the shifts."""
     steps = {state.leaf.path: state.leaf.step for state in states}
     culprits = (item for item in (conclusion.culprit, *conclusion.further) if item is not None)
     own = [replace(item, step=steps[item.path]) for item in culprits]
-    return replace(conclusion, culprit=next(iter(own), None), further=tuple(own[1:]), shifts=tuple(shifts))
+    first, *further = sorted([*(_by_shift(shift, states) for shift in shifts), *own], key=lambda item: item.step)
+    return replace(conclusion, culprit=first, further=tuple(further[:_MAX_FURTHER]))
+
+
+def _by_shift(shift: Shift, states: Sequence[LeafState]) -> Culprit:
+    """Return the culprit that names a shift in its first step."""
+    of_step = {state.leaf.rank: state for state in states if state.leaf.step == shift.steps[0]}
+    own = of_step[shift.ranks[0]]
+    right = [rank for rank, state in of_step.items() if state.network == own.network and rank not in shift.ranks]
+    return _culprit_at(
+        own.leaf, FirstOp(op="", type="", kind="", number=0, epoch=0), shift.ranks, right, cause="shifted",
+        ground=Ground.REPLICAS, confidence=_FED_ALIKE, steps=shift.steps, shift=shift,
+    )  # fmt: skip
 
 
 def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:

@@ -30,7 +30,7 @@ from precision_tool.lib.diagnose.passports import Difference
 from precision_tool.lib.diagnose.preflight_model import LossScale, Preflight, TypeForecast
 from precision_tool.lib.diagnose.random_errors import Between, RandomOp, SlotPair
 from precision_tool.lib.diagnose.redump import Redump
-from precision_tool.lib.diagnose.replica_feeds import SameBatch, Shift
+from precision_tool.lib.diagnose.replica_feeds import SameBatch
 from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_plan import Judging
@@ -316,7 +316,7 @@ def _study(kinds: _Parts) -> Part:
     return kinds.object("Study", {
         "culprit": Culprit | None, "further": [Culprit],
         "not_finite": _either(NULL, kinds.object("NotFinite", {"step": int, "rank": int, "tensor": str})),
-        "shifted": [Shift], "same_batch": [SameBatch],
+        "same_batch": [SameBatch],
         "steps": [int], "ranks": [int], "judging": Judging, "tells": bool, "is_recomputed": bool, "threshold": float,
         "leaves": [leaf],
         "votes": [kinds.object("Votes", {"step": int, "agreed": int, "departures": [departure]})],

@@ -101,7 +101,8 @@ def _culprit(study: Study, culprit: Culprit) -> dict[str, Any]:
         "reach_text": reach_of(study, culprit), "confidence_text": confidence(culprit.confidence),
     }  # fmt: skip
     return {
-        "step": culprit.step, "rank": culprit.rank, "op": culprit.op, "type": culprit.type, "cause": culprit.cause,
+        "step": culprit.step, "rank": culprit.rank, "op": culprit.op or f"rank {spans(culprit.ranks)}",
+        "type": culprit.type, "cause": culprit.cause,
         "ground": str(culprit.ground), "reach": str(culprit.reach), "ranks": spans(culprit.ranks),
         "wrong": len(culprit.ranks), "right": len(culprit.right), "steps": spans(culprit.steps),
         "confidence": culprit.confidence, "pass": culprit.pass_name, **sound(texts),

@@ -16,7 +16,7 @@ from rich.text import Text
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_count import Departure
-from precision_tool.lib.diagnose.replica_feeds import notes_of
+from precision_tool.lib.diagnose.replica_feeds import same_batch_note
 from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, is_from_others
@@ -61,7 +61,7 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     further options of a study of one dump that was named, None for one of data folders.
     """
     culprit = study.conclusion.culprit
-    off = None if culprit is not None or study.conclusion.shifts else _first_off(study)
+    off = None if culprit is not None else _first_off(study)
     rows: list[Line] = []
     if culprit is None:
         kind = without_culprit(study)
@@ -89,17 +89,14 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
 
 def without_culprit(study: Study) -> Message:
     """Return what to say where no op is accused: that is no acquittal where nothing could be looked at."""
-    conclusion = study.conclusion
-    if conclusion.shifts:
-        return notes_of(conclusion.shifts, ())[0]
     if study.statistics is not None and study.statistics.suspicions:
         return Message("study.without_culprit.see_statistics")
     if _first_off(study) is not None:
         return Message("study.without_culprit.off_benchmark")
     if not study.is_recomputed and any(state.below for state in study.leaves):
         return Message("study.without_culprit.off_unknown")
-    if conclusion.same_batch:
-        return notes_of((), conclusion.same_batch)[0]
+    if study.conclusion.same_batch:
+        return same_batch_note(study.conclusion.same_batch[0])
     if study.has_evidence:
         return Message("study.without_culprit.clean")
     kind = "unknown" if study.statistics is None else "statistics_unknown"
@@ -125,7 +122,7 @@ def _not_finite(study: Study, place: tuple[int, int, str]) -> Message:
 
 def _head(study: Study, culprit: Culprit) -> Text:
     place = place_of(culprit.step, culprit.rank)
-    message = Message("study.culprit", place=place, op=culprit.op, type=culprit.type)
+    message = Message("study.culprit", place=place, op=culprit.op or None, type=culprit.type)
     text = shown(message, fields={"place": "bold", "op": "bold red"}).append("\n")
     return text.append_text(shown(reach_of(study, culprit), "bold"))
 
@@ -140,6 +137,18 @@ def reach(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None
     """Return where it is wrong, and what that tells. `judged` are the steps recomputed there, by default all."""
     since = _since(culprit, steps, judged)
     count, right = len(culprit.ranks), len(culprit.right)
+    if culprit.shift is not None:
+        shift = culprit.shift
+        who = Message("study.ranks_are" if len(shift.ranks) > 1 else "study.rank_is", ranks=spans(shift.ranks))
+        return Message(
+            "study.shifted", who=who, count=abs(shift.offset), behind=shift.offset > 0, own=shift.own,
+            theirs=shift.theirs,
+        )  # fmt: skip
+    if culprit.feed is not None and culprit.feed.scale is not None:
+        return Message(
+            "study.reach.scale", who=_who_differs(culprit.ranks), scale=culprit.feed.scale, others=right,
+            usual=culprit.feed.usual,
+        )  # fmt: skip
     if culprit.feed is not None:
         what = Message(f"study.feed.{culprit.feed.feed}", others=culprit.feed.count - 1 or None)
         return Message("study.reach.feed", who=_who_differs(culprit.ranks), right=right or None, what=what)
@@ -224,7 +233,10 @@ def _rows(study: Study, culprit: Culprit) -> list[Line]:
 
 def _further(culprit: Culprit) -> Message:
     return Message(
-        "study.further", place=place_of(culprit.step, culprit.rank), op=culprit.op, cause=cause_name(culprit.cause)
+        "study.further",
+        place=place_of(culprit.step, culprit.rank),
+        op=culprit.op or None,
+        cause=cause_name(culprit.cause),
     )
 
 
@@ -304,16 +316,18 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepTex
     """Return commands that show the culprit on its step and rank. `named` are the words that name the sides."""
     culprit = study.conclusion.culprit
     steps = []
-    if study.conclusion.shifts:
-        steps.append(StepText(why=Message("study.next.shifted")))
     if study.conclusion.same_batch:
         steps.append(StepText(why=Message("study.next.same_batch")))
     if culprit is None:
         off = _first_off(study)
-        return steps if off is None or study.conclusion.shifts else [*steps, *_look_there(off)]
+        return steps if off is None else [*steps, *_look_there(off)]
+    if culprit.shift is not None:
+        steps.append(StepText(why=Message("study.next.shifted")))
+        return [*steps, StepText(why=Message("step.check"), line="ac --all")] if named is None else steps
     if culprit.feed is not None:
-        feed = culprit.feed
-        steps.append(StepText(why=Message(f"study.next.feed.{feed.feed}", rank=culprit.rank, first=feed.is_first)))
+        kind = culprit.feed.feed if culprit.feed.scale is None else "scale"
+        why = Message(f"study.next.feed.{kind}", rank=culprit.rank, first=culprit.feed.is_first)
+        steps.append(StepText(why=why))
     elif culprit.ground is Ground.SUM:
         steps.append(StepText(why=Message("study.next.collectives", step=culprit.step)))
     elif culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE:
