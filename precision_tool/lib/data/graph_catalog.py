@@ -16,7 +16,7 @@ from precision_tool.lib.data.graph_choice import (
     NAMED,
     GraphChoice,
     GraphChooser,
-    choose_graph,
+    choose_by_device,
     choose_without_dump,
     find_graph_files,
     is_named_by,
@@ -208,7 +208,7 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
         for leaves in _models(folder.run).values():
             try:
                 choice = (
-                    load_choice(graph, leaves[0], NAMED, store) if is_one else choose_graph(paths, leaves[0], store)
+                    load_choice(graph, leaves[0], NAMED, store) if is_one else choose_by_device(paths, leaves[0], store)
                 )
             except DataNotFoundError:
                 continue  # none of the folder's graphs is of this model

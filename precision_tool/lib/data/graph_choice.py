@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,9 @@ from precision_tool.lib.io.files import (
     folder_exists,
     is_folder,
     list_folder,
+    read_bytes,
     read_small_json,
+    size_of,
 )
 from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name
 from precision_tool.lib.io.om_file import is_om, name_in_model
@@ -36,6 +39,8 @@ NAMED = Message("note.data.graph.named", option="-g")
 CHOSEN = Message("note.data.graph.chosen")
 #: Of the only one that can be: the dump's own.
 OF_DUMP = Message("note.data.graph.of_dump")
+#: The folder that a process leaves its graphs in: pid_4203_deviceid_3, or pid_4203, which names no device.
+_PROCESS = re.compile(r"pid_\d+(?:_deviceid_(?P<device>\d+))?|deviceid_(?P<alone>\d+)", re.ASCII)
 
 
 class UnreadGraphError(DataNotFoundError):
@@ -53,8 +58,10 @@ class GraphChoice:
     matched: int = 0
     total: int = 0
     rejected: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
-    #: What cannot be read and may fit better; None as a rule.
+    #: What cannot be read and may fit better, or whose graph it is in place of the dump's own; None as a rule.
     doubt: Message | None = None
+    #: Whether it is, or may be, the graph of another device than the dump: its attributes may differ.
+    is_borrowed: bool = False
 
 
 def find_graph_files(
@@ -261,6 +268,56 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     )
 
 
+def choose_by_device(paths: Sequence[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
+    """Return the graph that fits a dump among those of its own device; else one of no device, else of another device.
+
+    Every rank is compiled by itself: a graph of another rank may fit as well, and say other attributes of an op.
+    The errors are those of `choose_graph`.
+    """
+    owners = {path: _owner(path) for path in paths}
+    own = [path for path in paths if leaf.device and owners[path] == leaf.device]
+    shared = [path for path in paths if owners[path] == ""]
+    others = [path for path in paths if path not in own and path not in shared]
+    for group in (own, shared):
+        if group and others:
+            with suppress(DataNotFoundError):
+                choice = choose_graph(group, leaf, store)
+                left_out = tuple((path, Message("note.data.graph.of_device", device=owners[path])) for path in others)
+                return _unless_disputed(replace(choice, rejected=(*choice.rejected, *left_out)), group)
+    choice = choose_graph(paths, leaf, store)
+    owner = owners[choice.file.path]
+    if not leaf.device or owner in ("", leaf.device):
+        return _unless_disputed(choice, shared)
+    borrowed = Message("note.data.graph.borrowed", device=leaf.device, other=owner, path=choice.file.path)
+    return replace(choice, is_borrowed=True, doubt=choice.doubt or borrowed)
+
+
+def _owner(path: str) -> str:
+    """Return the device whose process left a graph, by the folders above it; "" where they do not name one."""
+    for name in reversed(path.split("/")[:-1]):
+        match = _PROCESS.fullmatch(name)
+        if match is not None:
+            return match["device"] or match["alone"] or ""
+    return ""
+
+
+def _unless_disputed(choice: GraphChoice, paths: Sequence[str]) -> GraphChoice:
+    """Return a choice; as borrowed where another process left another graph of the same name, and none a device's."""
+    folder, name = posixpath.split(choice.file.path)
+    if _owner(choice.file.path) or not _PROCESS.fullmatch(posixpath.basename(folder)):
+        return choice
+    twins = [path for path in paths if posixpath.basename(path) == name and posixpath.dirname(path) != folder]
+    other = next((path for path in twins if not _is_same_file(path, choice.file.path)), None)
+    if other is None:
+        return choice
+    disputed = Message("note.data.graph.disputed", path=choice.file.path, other=other)
+    return replace(choice, is_borrowed=True, doubt=choice.doubt or disputed)
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    return size_of(path) == size_of(other) and read_bytes(path) == read_bytes(other)
+
+
 def _naming_most(
     candidates: Iterable[GraphSkim],
     leaf: DumpLeaf,
@@ -420,7 +477,7 @@ class GraphChooser:
         if not paths:
             kind = GE if graph is not None else device_kind(leaf.path)
             raise nothing_below(kind.no_graph(leaf.path, folders), *folders)
-        choice = choose_graph(paths, leaf, self.store)
+        choice = choose_by_device(paths, leaf, self.store)
         return replace(choice, rejected=(*refused, *choice.rejected))
 
 

@@ -36,6 +36,7 @@ from precision_tool.lib.diagnose.study_conclusion import (
 )
 from precision_tool.lib.diagnose.study_journal import (
     JOURNAL,
+    Excuse,
     Journal,
     KeptRows,
     LeafDone,
@@ -52,6 +53,7 @@ from precision_tool.lib.diagnose.study_leaves import (
     pair_benchmarks,
     sources_of,
 )
+from precision_tool.lib.diagnose.study_peers import OwnErrors, with_excused
 from precision_tool.lib.diagnose.study_plan import (
     TASK_BYTES,
     Judging,
@@ -449,6 +451,10 @@ def _leaf(state: LeafState) -> dict[str, Any]:
         "path": state.leaf.path, "tensors": state.rows, "compared": state.compared, "below": state.below,
         "not_finite": state.bad, "judged": state.judged, "right": state.right, "network": state.network,
         "accused": [{"op": each.op, "type": each.type, "cause": str(each.cause)} for each in state.accused],
+        "excused": [
+            {"op": each.op, "type": each.type, "cause": str(each.cause), "excuse": str(each.excuse)}
+            for each in state.excused
+        ],
         "failure": render(state.failure) if state.failure else None,
     }  # fmt: skip
 
@@ -498,13 +504,15 @@ class Runner:
         self._key = self._leaf_options.digest
         self.states: dict[str, LeafState] = {}
         self._first_wrong: int | None = None
+        self._own: dict[tuple[str, str], OwnErrors] = {}
 
     def run(self, resources: Resources) -> None:
         """Work off what the journal lacks. WorkStoppedError after Ctrl+C; what is done is kept."""
         progress = resources.progress or (lambda done, total: None)
         for plan, outcome in self._journal.stored_outcomes(self._prepared.plans, self._key):
             self._remember(plan, outcome)
-        left = [plan for plan in self._prepared.plans if not self._is_done(plan)]
+        self._first_wrong = self._first_step_wrong()
+        left = self._left()
         total = self._prepared.nbytes
         done_bytes = total - sum(plan.leaf.nbytes for plan in left)
         progress(done_bytes, total)
@@ -523,14 +531,53 @@ class Runner:
             take(task, [lost] * len(task.leaves), True)
 
         try:
-            run_tasks(
-                self._tasks(left, resources.count), resources.open, window=_TASKS_IN_FLIGHT * resources.count,
-                take=take, give_up=give_up,
-            )  # fmt: skip
+            while left:
+                run_tasks(
+                    self._tasks(left, resources.count), resources.open, window=_TASKS_IN_FLIGHT * resources.count,
+                    take=take, give_up=give_up,
+                )  # fmt: skip
+                # What the other leaves excuse is no reason to leave the steps after it unjudged.
+                self._first_wrong = self._first_step_wrong()
+                left = self._left()
+                done_bytes = total - sum(plan.leaf.nbytes for plan in left)
         except KeyboardInterrupt:
             raise self._stopped("study_stopped") from None
         except BrokenExecutor as error:
             raise self._stopped("study_executor_lost", exit_code=2) from error
+
+    def _left(self) -> list[LeafPlan]:
+        """Return the leaves that are to be worked on, by the results so far."""
+        return [plan for plan in self._prepared.plans if not self._is_done(plan)]
+
+    def _first_step_wrong(self) -> int | None:
+        """Return the first step with an op that computes wrong, in view of all leaves so far."""
+        if self._first_wrong is None:
+            return None
+        return min((state.leaf.step for state in self._states_together() if state.accused), default=None)
+
+    def _states_together(self) -> list[LeafState]:
+        """Return every leaf in order, without what the others excuse."""
+        return with_excused(sorted(self.states.values(), key=lambda state: state.leaf.key), self._own_errors)
+
+    def _own_errors(self, state: LeafState, ops: Collection[str]) -> OwnErrors:
+        """Return the own errors of ops in a leaf, by op and number of the output."""
+        key = state.leaf.path, "\0".join(sorted(ops))
+        if key not in self._own:
+            self._own[key] = self._read_own_errors(state, ops)
+        return self._own[key]
+
+    def _read_own_errors(self, state: LeafState, ops: Collection[str]) -> OwnErrors:
+        columns = self.columns(state, ("op", "slot", "own_error"))
+        if columns is None:
+            return {}
+        names, slots, errors = columns["op"], columns["slot"], np.asarray(columns["own_error"])
+        assert isinstance(names, study_table.Texts)
+        assert isinstance(slots, study_table.Texts)
+        places = np.flatnonzero(names.where(lambda name: name in ops) & ~np.isnan(errors)).tolist()
+        return {
+            (names.texts[names.codes[at]], int(slots.texts[slots.codes[at]].rpartition(":")[2])): float(errors[at])
+            for at in places
+        }
 
     def _stopped(self, kind: str, exit_code: int = 130) -> WorkStoppedError:
         count = len({plan.leaf.path for plan in self._prepared.plans})
@@ -603,7 +650,7 @@ class Runner:
 
     def final_states(self) -> list[LeafState]:
         """Return every leaf in order, as if it had been worked on alone, one after the other."""
-        ordered = sorted(self.states.values(), key=lambda state: state.leaf.key)
+        ordered = self._states_together()
         return without_later_verdicts(ordered) if self._options.judging is Judging.FIRST else ordered
 
     def votes(self, states: Sequence[LeafState]) -> tuple[list[StepVotes], list[StepFeeds]]:
@@ -710,12 +757,22 @@ def _network_notes(states: Sequence[LeafState]) -> list[Message]:
 
 
 def _lacking_notes(states: Sequence[LeafState]) -> list[Message]:
-    """Return notes on dumps without a graph, and on tensors that cannot be read."""
+    """Return notes on dumps without a graph of their own, on accusations that do not count, and on unread tensors."""
     notes = []
     lacking = [state for state in states if state.lack]
     if lacking:
         notes.append(Message("study.note.no_graph", count=len(lacking), all=len(states), reason=lacking[0].lack))
     unread = [state for state in states if state.unreadable]
+    borrowed = [state for state in states if state.borrowed]
+    if borrowed:
+        reason = borrowed[0].borrowed
+        notes.append(Message("study.note.borrowed_graph", count=len(borrowed), all=len(states), reason=reason))
+    for excuse in Excuse:
+        excused = [(state, item) for state in states for item in state.excused if item.excuse is excuse]
+        if excused:
+            state, item = excused[0]
+            place = Message("study.place", step=state.leaf.step, rank=state.leaf.rank)
+            notes.append(Message(f"study.note.excused.{excuse}", count=len(excused), op=item.op, place=place))
     if unread:
         place = Message("study.place", step=unread[0].leaf.step, rank=unread[0].leaf.rank)
         count = sum(state.unreadable for state in unread)

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -49,6 +50,7 @@ class LeafCounts:
     first_bad: str = ""
     network: str = ""
     lack: Message | None = None
+    borrowed: Message | None = None
     #: Whether its ops were recomputed, or would have been if that had been possible.
     judged: bool = False
 
@@ -61,7 +63,9 @@ class LeafCounts:
 class LeafOutcome(LeafCounts):
     """Outcome of one leaf.
 
-    `epochs` has, by suspect of the verdict, how many communication ops ran before it.
+    `epochs` has, by suspect of the verdict, how many communication ops ran before it; `sized` the outputs of those that
+    are accused for the size of an error alone. `by_attributes` are those that other attributes than the graph's might
+    acquit, where it is `borrowed`: says that it is, or may be, another device's.
     """
 
     graph: str = ""
@@ -70,6 +74,8 @@ class LeafOutcome(LeafCounts):
     first: FirstOp | None = None
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
+    sized: Mapping[str, tuple[int, ...]] | None = None
+    by_attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,15 @@ class LeafDone:
 # --- what stays in memory of a leaf ---
 
 
+class Excuse(StrEnum):
+    """Why an op that the verdict on a leaf accuses does not count as wrong."""
+
+    #: It is off by as much where it counts as right.
+    PEERS = "peers"
+    #: It is wrong only by attributes in the graph of another rank.
+    GRAPH = "graph"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accused:
     """An op that the verdict on a leaf accuses. `epoch` counts the communication ops before it."""
@@ -103,17 +118,27 @@ class Accused:
     pass_name: str = ""
     #: N of npu/debug_N in which it computes wrong, where that is another run than the one under test.
     run: int | None = None
+    #: Outputs for which it is accused, where only the size of their error speaks against it.
+    sized: tuple[int, ...] = ()
+    #: Whether other attributes than those of a borrowed graph might acquit it.
+    by_attributes: bool = False
+    #: Why it does not count in view of the other leaves; None where it does.
+    excuse: Excuse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafState(LeafCounts):
-    """A leaf and what came out. `is_own` tells that its benchmark is of just this step and rank."""
+    """A leaf and what came out. `is_own` tells that its benchmark is of just this step and rank.
+
+    `excused` are ops that its verdict accuses and other leaves acquit (`study_peers`).
+    """
 
     leaf: StudyLeaf
     #: Whether a verdict could be made, and of how many ops it says that they compute right.
     has_verdict: bool = False
     right: int = 0
     accused: tuple[Accused, ...] = ()
+    excused: tuple[Accused, ...] = ()
     first: FirstOp | None = None
     is_own: bool = True
 
@@ -132,7 +157,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
     accuses nobody.
     """
     verdict = outcome.verdict
-    epochs = outcome.epochs or {}
+    epochs, sized = outcome.epochs or {}, outcome.sized or {}
     run = None if verdict is None or verdict.run == outcome.run else verdict.run
     suspects = () if verdict is None or verdict.culprit is None else verdict.suspects
     accused = tuple(
@@ -140,6 +165,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
             op=suspect.culprit, type=suspect.op_type, cause=suspect.cause, proof=suspect.proof,
             confidence=suspect.confidence,
             number=suspect.number, epoch=epochs.get(suspect.culprit, 0), pass_name=suspect.pass_name, run=run,
+            sized=sized.get(suspect.culprit, ()), by_attributes=suspect.culprit in outcome.by_attributes,
         )
         for suspect in suspects
         if suspect.cause is not Cause.LOSS_SCALE

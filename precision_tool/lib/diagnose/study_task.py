@@ -26,6 +26,7 @@ from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose
 from precision_tool.lib.diagnose.replica_feeds import source_votes
 from precision_tool.lib.diagnose.replica_votes import Epochs, pack_votes, votes_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
+from precision_tool.lib.diagnose.study_peers import is_by_attributes, sized_outputs
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
 from precision_tool.lib.diagnose.study_statistics import pack_statistics, read_leaf
 from precision_tool.lib.diagnose.study_table import columns_of, pack
@@ -77,6 +78,7 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     first = next((finding for finding in analysis.findings if finding.op_name and finding.kind in _NAMING), None)
     suspects = () if verdict is None else verdict.suspects
     file = result.graph.file if result.graph is not None else None
+    is_borrowed = result.graph is not None and result.graph.is_borrowed
     assert result.dumps is not None
     outcome = LeafOutcome(
         rows=len(rows),
@@ -94,7 +96,10 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
             number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
         ),
         verdict=verdict,
+        borrowed=result.graph.doubt if result.graph is not None and is_borrowed else None,
         epochs={suspect.culprit: epochs.of(suspect.culprit) for suspect in suspects},
+        sized={suspect.culprit: sized_outputs(suspect) for suspect in suspects},
+        by_attributes=tuple(suspect.culprit for suspect in suspects if is_borrowed and is_by_attributes(suspect)),
         judged=diagnosis.recomputed,
     )  # fmt: skip
     statistics = b""

@@ -33,6 +33,7 @@ from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_feeds import SameBatch
 from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study_conclusion import Culprit
+from precision_tool.lib.diagnose.study_journal import Excuse
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, EvidenceKind
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, StepText
@@ -303,7 +304,9 @@ def _study(kinds: _Parts) -> Part:
     leaf = kinds.object("Leaf", {
         "step": int, "rank": int, "device": int, "model": str, "path": str, "tensors": int, "compared": int,
         "below": int, "not_finite": int, "judged": bool, "right": int, "network": str,
-        "accused": [kinds.object("Accused", {"op": str, "type": str, "cause": Cause})], "failure": str | None,
+        "accused": [kinds.object("Accused", {"op": str, "type": str, "cause": Cause})],
+        "excused": [kinds.object("Excused", {"op": str, "type": str, "cause": Cause, "excuse": Excuse})],
+        "failure": str | None,
     })  # fmt: skip
     heat_map = kinds.object("HeatMap", {
         "what": {"enum": ["step", "rank"]}, "places": [int], "ops": [str], "values": [[float | None]],
