@@ -157,7 +157,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
 
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 5
+_VERSION = 6
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 # With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """

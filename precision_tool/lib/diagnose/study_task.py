@@ -24,6 +24,7 @@ from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
 from precision_tool.lib.diagnose.replica_votes import Epochs, votes_of
+from precision_tool.lib.diagnose.roles import roles_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
 from precision_tool.lib.diagnose.study_statistics import pack_statistics, read_leaf
@@ -100,15 +101,17 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
     votes = tuple(votes_of(result.dumps, file, epochs, executor))
-    return LeafDone(outcome=outcome, votes=votes, rows=pack(columns_of(rows)), statistics=statistics)
+    return LeafDone(
+        outcome=outcome, votes=votes, rows=pack(columns_of(rows, roles_of(rows, file))), statistics=statistics
+    )
 
 
 def _options(task: Task) -> DiagnoseOptions:
-    """Look at every tensor for NaN, Inf and the limits of its type; recompute every op, however long that takes.
+    """Look at every tensor for NaN, Inf, its figures and the limits of its type; recompute every op, however long.
 
     The outcome must not depend on the machine.
     """
-    compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True)
+    compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True, figures=True)
     return DiagnoseOptions(
         compare=compare,
         recomputes=task.judges,
