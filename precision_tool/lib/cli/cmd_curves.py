@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import posixpath
+import shlex
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
@@ -73,8 +74,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
                 text("screen.cli.curves_next", line=f"{output.command_for(session)} {next_command(curves)}")
             )
         if files:
-            words = text("screen.cli.tensorboard", runs=len(files), folder=shown_path(args.tensorboard))
-            output.print_line(words)
+            line = f"tensorboard --logdir {shlex.quote(shown_path(args.tensorboard))}"
+            output.print_line(text("screen.cli.tensorboard", runs=len(files), line=line))
     return FOUND if args.fail and curves.first is not None else DONE
 
 

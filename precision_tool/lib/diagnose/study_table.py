@@ -125,6 +125,8 @@ def _zero_share(row: Row) -> float | None:
     return row.npu.zero_count / row.npu.count
 
 
+#: What the graph says a tensor is for the training: its role, and the variable that it is or is the gradient of.
+_FROM_GRAPH = ("role", "variable")
 #: Texts of a row, and its numbers: whole ones, and doubles that are NaN where there is none.
 TEXTS: Mapping[str, Callable[[Row], str]] = {
     "op": lambda row: row.op_name,
@@ -134,6 +136,7 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "reason": lambda row: "" if row.reason is None else render(row.reason, "en"),
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
     "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
+    **dict.fromkeys(_FROM_GRAPH, lambda row: ""),  # no row has them: `columns_of` is told
 }
 WHOLE: Mapping[str, Callable[[Row], int]] = {
     **{name: _whole(column) for name, column in _STORED.items() if column.form.kind == "whole"},
@@ -152,15 +155,14 @@ NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
     "benchmark_norm": lambda row: _norm(row.pair.golden, row.golden),
     "zero_share": _zero_share,
 }
-#: What the graph says a tensor is for the training: its role, and the variable that it is or is the gradient of.
-FROM_GRAPH = ("role", "variable")
 
 
 def columns_of(rows: Sequence[Row], roles: Mapping[str, tuple[str, str]] | None = None) -> Columns:
     """Return the rows as columns, in their order. `roles` has role and variable of some by `tensor_index`."""
     columns: Columns = {name: coded([get(row) for row in rows]) for name, get in TEXTS.items()}
-    of_row = [(roles or {}).get(row.tensor_index, ("", "")) for row in rows]
-    columns |= {name: coded([texts[place] for texts in of_row]) for place, name in enumerate(FROM_GRAPH)}
+    if roles:
+        of_row = [roles.get(row.tensor_index, ("", "")) for row in rows]
+        columns |= {name: coded([texts[place] for texts in of_row]) for place, name in enumerate(_FROM_GRAPH)}
     columns |= {name: np.array([get(row) for row in rows], np.int64) for name, get in WHOLE.items()}
     for name, number in NUMBERS.items():
         values = (number(row) for row in rows)
@@ -344,7 +346,7 @@ def _schema() -> pa.Schema:
     fields = [(name, pa.int64()) for name in _PLACE]
     fields += [(name, text) for name in _WHERE]
     fields += [("judged", pa.bool_())]
-    fields += [(name, text) for name in (*TEXTS, *FROM_GRAPH)]
+    fields += [(name, text) for name in TEXTS]
     fields += [(name, pa.int64()) for name in WHOLE]
     fields += [(name, pa.float64()) for name in NUMBERS]
     return pa.schema(fields)
@@ -362,7 +364,7 @@ def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.R
     import pyarrow as pa
 
     if columns is None:
-        columns = {name: coded([""]) for name in (*TEXTS, *FROM_GRAPH)}
+        columns = {name: coded([""]) for name in TEXTS}
         columns |= {name: np.zeros(1, np.int64) for name in WHOLE}
         columns |= {name: np.full(1, np.nan) for name in NUMBERS}
         columns |= {"status": coded(["failed"]), "reason": coded([render(state.failure, "en")])}

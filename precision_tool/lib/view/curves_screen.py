@@ -125,6 +125,24 @@ def _conclusion(curves: Curves) -> RenderableType:
 # --- sparklines and charts ---
 
 
+def ranks_off(curve: Curve) -> set[int]:
+    """Return the ranks that leave the band of the others."""
+    return {rank for leaving in curve.leaves if leaving.against != "benchmark" for rank in leaving.ranks}
+
+
+def band_of_others(curve: Curve, curves: Curves, figure: int) -> tuple[Doubles, Doubles]:
+    """Return the smallest and the largest value of the ranks that stay in it; of very many ranks the median as both."""
+    off = ranks_off(curve)
+    if not off:
+        return curve.bands[figure, :, 0], curve.bands[figure, :, 2]
+    others = [line.figures[figure] for line in curve.lines if line.rank not in off]
+    if not others or len(curve.lines) < len(curves.ranks):
+        return curve.bands[figure, :, 1], curve.bands[figure, :, 1]
+    stacked = np.sort(np.stack(others), axis=0)  # NaN last
+    last = np.maximum(np.count_nonzero(~np.isnan(stacked), axis=0) - 1, 0)
+    return stacked[0], np.take_along_axis(stacked, last[None], 0)[0]
+
+
 def _table(curves: Sequence[Curve], of: Curves) -> RenderableType:
     table = NameTable(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     section = "screen.view.curves.column"
@@ -214,19 +232,12 @@ class _Chart:
     def _lines(self) -> Iterator[tuple[Doubles, int]]:
         """Yield what is drawn: ends of the band, the benchmark, and the ranks that leave."""
         curve, figure = self._curve, self._figure
-        off = {rank for leaving in curve.leaves if leaving.against != "benchmark" for rank in leaving.ranks}
-        others = [line.figures[figure] for line in curve.lines if line.rank not in off]
-        if others and len(curve.lines) == len(self._curves.ranks):
-            stacked = np.sort(np.stack(others), axis=0)  # NaN last
-            last = np.maximum(np.count_nonzero(~np.isnan(stacked), axis=0) - 1, 0)
-            yield from ((stacked[0], _BAND), (np.take_along_axis(stacked, last[None], 0)[0], _BAND))
-        else:
-            yield curve.bands[figure, :, 1], _BAND
+        yield from ((end, _BAND) for end in band_of_others(curve, self._curves, figure))
         name = FIGURES[figure]
         if name in BENCHMARK:
             yield curve.benchmark[BENCHMARK.index(name)], _GOLDEN
         for line in curve.lines:
-            if line.rank in off:
+            if line.rank in ranks_off(curve):
                 yield line.figures[figure], _LEFT
 
     def _axis(self, margin: int, width: int, is_ascii: bool) -> Text:
