@@ -329,7 +329,7 @@ def test_the_help_is_the_parsers_of_the_command_line(open_prompt: Open) -> None:
 
 
 #: Those of others need data that is not the demo's: their own tests run them.
-_OTHER_DATA = ("data", "demo", "infer", "run", "h5copy", "profile", "bisect", "preflight")
+_OTHER_DATA = ("data", "demo", "infer", "run", "h5copy", "profile", "bisect", "preflight", "curves")
 
 
 @pytest.mark.parametrize("word", [word.name for word in WORDS if not word.plain and word.name not in _OTHER_DATA])

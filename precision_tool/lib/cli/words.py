@@ -113,6 +113,12 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             many_folders=True,
         ),
         Word(
+            "curves",
+            "[NAME ...] [--tensorboard DIR]",
+            "draw variables, gradients and the loss over steps and ranks; after ac --all",
+            many_folders=True,
+        ),
+        Word(
             "whatif", "OP ... [DIR]", "mend an op and recompute what is behind it: how much of the deviation goes away"
         ),
         Word(

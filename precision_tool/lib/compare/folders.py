@@ -71,6 +71,8 @@ class CompareOptions:
         Begins the names of the result files; empty: as fits the selection.
     extremes : bool
         Find how near every NPU tensor comes to the limits of its type.
+    figures : bool
+        Summarize the NPU tensors that have no benchmark too.
     extra_pairs : callable, optional
         Gives further pairs that are compared in the same go.
     """
@@ -89,6 +91,7 @@ class CompareOptions:
     prefix: str = ""
     other_graph: str | None = None
     extremes: bool = False
+    figures: bool = False
     extra_pairs: ExtraPairs | None = None
 
     def __post_init__(self) -> None:
@@ -102,6 +105,7 @@ class CompareOptions:
             limit=self.limit,
             overflow=self.overflow,
             extremes=self.extremes,
+            figures=self.figures,
             custom=self.custom,
         )
 

@@ -52,6 +52,7 @@ from precision_tool.lib.compare.tensor_figures import (
     summary_of_statistics,
 )
 from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, key_of
+from precision_tool.lib.io import layouts
 from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -75,19 +76,21 @@ class Measures:
 
     Without `divergence` the round that only the KL divergence needs is saved. `limit` compares the first so many
     elements of each tensor, 0 all of them. `overflow` looks for float16 values at the type's limit; `extremes` finds
-    how near every NPU tensor comes to the limits of its type, those without a benchmark too.
+    how near every NPU tensor comes to the limits of its type, those without a benchmark too. With `figures` these have
+    a summary as well, from the same pass.
     """
 
     divergence: bool = True
     limit: int = 0
     overflow: bool = False
     extremes: bool = False
+    figures: bool = False
     custom: CustomMetrics | None = None
 
     @property
     def looks_alone(self) -> bool:
         """Whether NPU tensors are read that are not compared."""
-        return self.overflow or self.extremes
+        return self.overflow or self.extremes or self.figures
 
     def passes(self, pair: Pair) -> list[Pass[Any, Any]]:
         """Return the passes over a pair, the metrics first."""
@@ -258,8 +261,15 @@ def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
         return row
     if measures.overflow and row.overflow is None:
         row = changed(row, overflow=reaches_limit(tensor, worker.opened))
+    if measures.figures and row.npu is None and isinstance(tensor, Tensor):
+        with suppress(PrecisionToolError):  # as below
+            # In the order without padding, so that they are those of a rank where it is compared.
+            plan = layouts.reading_of(tensor).plan
+            row = changed(row, npu=figures_of(tensor, plan, opens=worker.opened.open).summary)
     if measures.extremes and row.extremes is None:
-        summary = row.npu if row.metrics is not None and not measures.limit else None
+        # What a statistics dump lacks is not known from its summary.
+        is_whole = row.metrics is not None or isinstance(tensor, Tensor)
+        summary = row.npu if is_whole and not measures.limit else None
         with suppress(PrecisionToolError):  # who asks for it is told why
             row = changed(row, extremes=extremes_of(tensor, worker.opened, summary))
     return row

@@ -51,7 +51,9 @@ class TensorFigures:
     first: tuple[float | complex, ...] = ()
 
 
-def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, first: int = 0) -> TensorFigures:
+def figures_of(
+    tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, first: int = 0, opens: Opens = open_bytes
+) -> TensorFigures:
     """Return the figures of a tensor. Sums are float64; NaN and Inf are counted and left out of the other figures.
 
     Parameters
@@ -64,6 +66,8 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
         Bins of the histogram.
     first : int
         Elements that are returned themselves.
+    opens : callable
+        Opens the file of the tensor.
 
     Raises
     ------
@@ -72,7 +76,7 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
     """
     if isinstance(tensor, TensorStatistics):
         return TensorFigures(summary=summary_of_statistics(tensor))
-    with open_reader(tensor, plan) as reader:
+    with open_reader(tensor, plan, opens=opens) as reader:
         kernel = kernel_of_thread()
         sums = SideSums()
         size = 0

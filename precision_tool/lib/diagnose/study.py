@@ -23,6 +23,7 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose import study_table
+from precision_tool.lib.diagnose.curves import CURVE_COLUMNS, Curves, LeafRows, curves_of
 from precision_tool.lib.diagnose.replica_count import Ballot, StepSums, StepVotes, count_votes
 from precision_tool.lib.diagnose.replica_feeds import StepFeeds, feeds_of_step, same_batch_note, shifts_of
 from precision_tool.lib.diagnose.replica_votes import Role, Vote, unpack_votes
@@ -382,6 +383,8 @@ class Study:
     votes: tuple[StepVotes, ...]
     maps: tuple[study_table.HeatMap, ...] = field(repr=False)
     notes: tuple[Message, ...] = ()
+    #: Variables, gradients and the loss over steps and ranks.
+    curves: Curves = field(default_factory=Curves, repr=False)
     judging: Judging = Judging.FIRST
     threshold: float = DEFAULT_THRESHOLD
     journal: str = ""
@@ -705,10 +708,10 @@ class Runner:
         states = self.final_states()
         conclusion, votes, in_step = self._concluded(states)
         maps = study_table.Maps()
-        for state in states:
-            columns = self.columns(state, study_table.HEAT_MAP_COLUMNS)
-            if columns is not None:
-                maps.take(state.leaf.step, state.leaf.rank, columns)
+        curves = curves_of(
+            lambda ranks: self._drawn(states, ranks, maps), len({state.leaf.rank for state in states}),
+            threshold=self._options.threshold,
+        )  # fmt: skip
         notes = (
             *_network_notes(states),
             *_lacking_notes(states),
@@ -717,11 +720,26 @@ class Runner:
         )
         return Study(
             conclusion=conclusion, leaves=tuple(states), votes=tuple(votes),
-            maps=maps.maps(), notes=(*self._prepared.notes, *notes),
+            maps=maps.maps(), curves=curves, notes=(*self._prepared.notes, *notes),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
             statistics=judge_statistics(in_step, self.columns, self._statistics, votes), names=self._names(states),
             table=self._write_table(states), csvs=self._write_csvs(states),
         )  # fmt: skip
+
+    def _drawn(
+        self, states: Sequence[LeafState], ranks: Collection[int] | None, maps: study_table.Maps
+    ) -> Iterator[LeafRows]:
+        """Yield the rows of leaves for curves; those of all ranks go into the heat maps as well."""
+        names = dict.fromkeys((*study_table.HEAT_MAP_COLUMNS, *CURVE_COLUMNS))
+        for state in states:
+            if ranks is not None and state.leaf.rank not in ranks:
+                continue
+            columns = self.columns(state, tuple(names))
+            if columns is None:
+                continue
+            if ranks is None:
+                maps.take(state.leaf.step, state.leaf.rank, columns)
+            yield state.leaf.step, state.leaf.rank, columns, state.is_own
 
     @property
     def _results(self) -> str:

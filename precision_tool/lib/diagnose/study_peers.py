@@ -109,10 +109,10 @@ def with_excused(
     known: dict[tuple[str, str, int], _Known] = {}
     for state in states:
         if state.has_verdict and state.network in asked:
-            accused = {item.op for item in state.accused}
+            wrong = {item.op for item in state.accused}
             for (op, slot), own in own_errors(state, asked[state.network]).items():
                 if isfinite(own):
-                    known.setdefault((state.network, op, slot), _Known()).own.append((state, own, op in accused))
+                    known.setdefault((state.network, op, slot), _Known()).own.append((state, own, op in wrong))
     judged = sorted(state.leaf.step for state in states if state.has_verdict)
     revised = []
     for state in states:

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, nan
+from math import hypot, isnan, nan, sqrt
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
-from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.model.tensor import AnyTensor, TensorStatistics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,6 +109,24 @@ def _whole(column: Column) -> Callable[[Row], int]:
     return lambda row: value(row) or 0
 
 
+def _norm(tensor: AnyTensor | None, summary: Summary | None) -> float | None:
+    """Return the norm of the finite values; of a statistics dump what it says."""
+    if isinstance(tensor, TensorStatistics):
+        return tensor.l2_norm
+    if summary is None:
+        return None
+    return sqrt(max(0, summary.count - summary.nan_count - summary.inf_count)) * hypot(summary.mean, summary.std)
+
+
+def _zero_share(row: Row) -> float | None:
+    """Return the share of zeros, which no statistics dump tells."""
+    if row.npu is None or not row.npu.count or isinstance(row.pair.npu, TensorStatistics):
+        return None
+    return row.npu.zero_count / row.npu.count
+
+
+#: What the graph says a tensor is for the training: its role, and the variable that it is or is the gradient of.
+_FROM_GRAPH = ("role", "variable")
 #: Texts of a row, and its numbers: whole ones, and doubles that are NaN where there is none.
 TEXTS: Mapping[str, Callable[[Row], str]] = {
     "op": lambda row: row.op_name,
@@ -118,6 +136,7 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "reason": lambda row: "" if row.reason is None else render(row.reason, "en"),
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
     "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
+    **dict.fromkeys(_FROM_GRAPH, lambda row: ""),  # no row has them: `columns_of` is told
 }
 WHOLE: Mapping[str, Callable[[Row], int]] = {
     **{name: _whole(column) for name, column in _STORED.items() if column.form.kind == "whole"},
@@ -132,12 +151,18 @@ WHOLE: Mapping[str, Callable[[Row], int]] = {
 NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
     **{name: _field(column) for name, column in _STORED.items() if column.form.kind == "number"},
     "largest": lambda row: row.extremes.largest if row.extremes else None,
+    "npu_norm": lambda row: _norm(row.pair.npu, row.npu),
+    "benchmark_norm": lambda row: _norm(row.pair.golden, row.golden),
+    "zero_share": _zero_share,
 }
 
 
-def columns_of(rows: Sequence[Row]) -> Columns:
-    """Return the rows as columns, in their order."""
+def columns_of(rows: Sequence[Row], roles: Mapping[str, tuple[str, str]] | None = None) -> Columns:
+    """Return the rows as columns, in their order. `roles` has role and variable of some by `tensor_index`."""
     columns: Columns = {name: coded([get(row) for row in rows]) for name, get in TEXTS.items()}
+    if roles:
+        of_row = [roles.get(row.tensor_index, ("", "")) for row in rows]
+        columns |= {name: coded([texts[place] for texts in of_row]) for place, name in enumerate(_FROM_GRAPH)}
     columns |= {name: np.array([get(row) for row in rows], np.int64) for name, get in WHOLE.items()}
     for name, number in NUMBERS.items():
         values = (number(row) for row in rows)

@@ -25,6 +25,7 @@ from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_s
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
 from precision_tool.lib.diagnose.replica_feeds import source_votes
 from precision_tool.lib.diagnose.replica_votes import Epochs, pack_votes, votes_of
+from precision_tool.lib.diagnose.roles import roles_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_peers import is_by_attributes, sized_outputs
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
@@ -106,15 +107,16 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
     votes = [*votes_of(result.dumps, file, epochs, executor), *source_votes(result.dumps, file, executor)]
-    return LeafDone(outcome=outcome, votes=pack_votes(votes), rows=pack(columns_of(rows)), statistics=statistics)
+    columns = columns_of(rows, roles_of(rows, file))
+    return LeafDone(outcome=outcome, votes=pack_votes(votes), rows=pack(columns), statistics=statistics)
 
 
 def _options(task: Task) -> DiagnoseOptions:
-    """Look at every tensor for NaN, Inf and the limits of its type; recompute every op, however long that takes.
+    """Look at every tensor for NaN, Inf, its figures and the limits of its type; recompute every op, however long.
 
     The outcome must not depend on the machine.
     """
-    compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True)
+    compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True, figures=True)
     return DiagnoseOptions(
         compare=compare,
         recomputes=task.judges,

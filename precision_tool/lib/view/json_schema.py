@@ -19,6 +19,7 @@ from precision_tool.lib.compare.convert import Decoded
 from precision_tool.lib.data.graph_survey import FoundIn, GraphRow
 from precision_tool.lib.diagnose.agreement import Overview
 from precision_tool.lib.diagnose.bisect import Outcome, Try
+from precision_tool.lib.diagnose.curves import BENCHMARK, FIGURES, TENSOR, Leaving
 from precision_tool.lib.diagnose.device_profile import TypePrecision
 from precision_tool.lib.diagnose.fusion_blame import BlameVerdict, OpBlame
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion
@@ -32,6 +33,7 @@ from precision_tool.lib.diagnose.random_errors import Between, RandomOp, SlotPai
 from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_feeds import SameBatch
 from precision_tool.lib.diagnose.replica_votes import Role
+from precision_tool.lib.diagnose.roles import Role as TensorRole
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_journal import Excuse
 from precision_tool.lib.diagnose.study_plan import Judging
@@ -461,6 +463,23 @@ def _whatif(kinds: _Parts) -> Part:
     return kinds.object("Whatif", {"alone": [result], "together": _either(NULL, result)})
 
 
+def _curves(kinds: _Parts) -> Part:
+    leaving = kinds.record(Leaving, ranks=[int])
+    first = kinds.record(Leaving, "FirstLeaving", ranks=[int], tensor=str)
+    values = [float | None]
+    band = kinds.object("Band", {"low": values, "median": values, "high": values})
+    curve = kinds.object("Curve", {
+        "role": {"enum": [*map(str, TensorRole), TENSOR]}, "name": str, "tensor": str, "type": str,
+        "figures": kinds.object("CurveFigures", dict.fromkeys(FIGURES, band)),
+        "lines": [kinds.object("CurveLine", {"rank": int} | dict.fromkeys(FIGURES, values))],
+        "benchmark": kinds.object("CurveBenchmark", dict.fromkeys(BENCHMARK, values)), "leaves": [leaving],
+    })  # fmt: skip
+    return kinds.object("Curves", {
+        "steps": [int], "ranks": [int], "first": _either(NULL, first), "curves": [curve], "left_out": int,
+        "tensorboard": [str], "conclusion": str, "notes": [str],
+    })  # fmt: skip
+
+
 def _h5_op(kinds: _Parts) -> dict[str, Any]:
     value = kinds.object("H5Value", {
         "name": str, "direction": {"enum": ["input", "output"]}, "kind": str, "pytorch_type": str | int | None,
@@ -618,7 +637,7 @@ COMMANDS: Mapping[str, Callable[[_Parts], Part]] = {
     "ac": _ac, "vc": _results, "vcs": _results, "overflow": _overflow, "random": _random, "fusion": _fusion,
     "bisect": _bisect, "preflight": _preflight, "profile": _profile, "ls": _ls, "ni": _ni, "graphs": _graphs,
     "pt": _pt, "cp": _cp, "dc": _dc, "h5copy": _h5copy, "toolkit": _toolkit, "repro": _repro,
-    "whatif": _whatif,
+    "whatif": _whatif, "curves": _curves,
 }  # fmt: skip
 
 

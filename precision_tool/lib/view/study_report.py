@@ -7,14 +7,25 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.data.settings import PROGRAM
 from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.curves import BENCHMARK, FIGURES, Curve, Curves
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_table import HeatMap
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.wording import spans
 from precision_tool.lib.version import __version__
+from precision_tool.lib.view.curves_screen import (
+    band_of_others,
+    first_words,
+    leaving_words,
+    ranks_off,
+    role_name,
+    shown_figure,
+)
 from precision_tool.lib.view.packed_columns import both, sound
 from precision_tool.lib.view.report_document import SCHEMA, steps_document
 from precision_tool.lib.view.report_page import plain_text, write_page
@@ -30,6 +41,8 @@ _MAX_LISTED = 50
 _FIRST = 0x2800
 #: Dump folders, and accused ops of each, that the page has details of.
 _FOLDERS, _ACCUSED = 5000, 5
+#: Curves that are drawn.
+_CURVES = 64
 #: A larger map lacks where its cells are worst; so does one with more others than characters before surrogates.
 _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
 
@@ -91,6 +104,7 @@ def study_document(study: Study, *, tool: str, time: str, command: str = PROGRAM
             "command": command,
             "folders": _folders(study),
             "maps": [_map(heat) for heat in study.maps],
+            "curves": _curves(study.curves),
         },
     }  # fmt: skip
 
@@ -125,6 +139,44 @@ def _folders(study: Study) -> list[dict[str, Any]]:
         }
         for leaf in leaves
     ]  # fmt: skip
+
+
+def _curves(curves: Curves) -> dict[str, Any] | None:
+    """Return the curves of the page, those that leave a band first; None without any.
+
+    Each has the figure that is drawn: of the ranks that stay in the band the ends, of those that leave it the lines,
+    and the benchmark. Steps with NaN or Inf on any rank are counted by their places in `steps`.
+    """
+    if not curves.curves:
+        return None
+    drawn = curves.sorted[:_CURVES]
+    return {
+        "steps": list(curves.steps), "ranks": len(curves.ranks), "more": len(curves.curves) - len(drawn),
+        "conclusion": both(first_words(curves)), "curves": [_curve(curve, curves) for curve in drawn],
+    }  # fmt: skip
+
+
+def _curve(curve: Curve, curves: Curves) -> dict[str, Any]:
+    name = shown_figure(curve)
+    figure = FIGURES.index(name)
+    low, high = band_of_others(curve, curves, figure)
+    off = ranks_off(curve)
+    return {
+        "role": both(role_name(curve)), "name": both(curve.name), "tensor": both(curve.tensor),
+        "figure": both(Message(f"screen.view.curves.figure.{name}")), "low": _rounded(low), "high": _rounded(high),
+        "lines": [{"rank": line.rank, "values": _rounded(line.figures[figure])} for line in curve.lines
+                  if line.rank in off],
+        "benchmark": _rounded(curve.benchmark[BENCHMARK.index(name)]) if name in BENCHMARK else None,
+        "bad": np.flatnonzero(curve.bands[FIGURES.index("not_finite"), :, 2] > 0).tolist(),
+        "leaves": [
+            {"at": curves.steps.index(leaving.step), "text": both(leaving_words(leaving))} for leaving in curve.leaves
+        ],
+    }  # fmt: skip
+
+
+def _rounded(values: npt.NDArray[np.float64]) -> list[float | None]:
+    """Return numbers in as many digits as can be seen, None where there is none."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
 
 
 def _map(heat: HeatMap) -> Mapping[str, Any]:

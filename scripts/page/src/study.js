@@ -1,5 +1,6 @@
 // The page of a study: who is to blame on which ranks, and the heat maps step × op and rank × op.
 import { html, nothing, render } from 'lit-html';
+import { curvesView } from './curves.js';
 import { cellAt, drawHeat, movedBy } from './heat.js';
 import { PALETTES } from './map/shades.js';
 import { commandLine, steps } from './verdict.js';
@@ -133,7 +134,7 @@ function legend() {
 function page() {
   const ofStatistics = (study.statistics ?? []).map((one) => [one.step, one.ranks, one.op,
     one.kinds.map((kind) => t(`evidence.${kind}`)).join(t('semicolon'))]);
-  return html`${head()}<main><div class="tabs"><section class="tab"><div class="reading is-wide">${verdict()}${study.maps.map(heat)}${legend()}${leaf()}
+  return html`${head()}<main><div class="tabs"><section class="tab"><div class="reading is-wide">${verdict()}${study.maps.map(heat)}${legend()}${leaf()}${curvesView(study.curves)}
     ${table('study.statistics', ['study.step', 'study.ranks', 'op.title', 'study.evidence'], ofStatistics)}
     ${table('study.further', ['study.step', 'study.ranks', 'op.title', 'study.why'], study.further.map((one) => [one.step, one.ranks, one.op, local(one.cause_text)]))}
     ${table('study.failed', ['study.step', 'study.ranks', 'study.why'], study.failures.map((one) => [one.step, one.rank, local(one.reason)]))}
