@@ -66,6 +66,8 @@ def serving(root: Path) -> Iterator[Served]:
                 self._send(403, b"", with_body=with_body)
             elif path.is_dir() and not name.endswith("/"):
                 self._send(301, b"", {"Location": f"{name}/?{query}"}, with_body=with_body)
+            elif path.is_dir() and with_body and served.fails.get(name):
+                self._send(served.fails[name].pop(0), b"", with_body=with_body)
             elif path.is_dir() and served.lists:
                 served.listings += [name] if with_body else []
                 names = sorted(f"{one.name}/" if one.is_dir() else one.name for one in path.iterdir())

@@ -78,6 +78,9 @@ def test_what_passes_is_tried_again(served: Served, statuses: list[int]) -> None
     served.fails = {"/a.bin": [*statuses], "/small.bin": [*statuses]}
     assert read(served, "a.bin") == [BYTES]
     assert read(served, "small.bin") == [BYTES[:1000]]
+    served.fails = {"/": [*filter(None, statuses)]}
+    root = path_of(served.url)
+    assert len(store_of(root).entries(root)) == 3
     assert stores.take_unread() == {}
 
 

@@ -150,6 +150,23 @@ def test_a_study_finds_the_same_of_the_same_data(
     assert sum(turns) < 70, "answers that are waited for one after the other, of four leaves and three graphs"
 
 
+def test_tensors_behind_the_heads_of_their_files_are_read_together(
+    data: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    turns: list[int] = []
+    for name in ("_call", "_together"):
+        monkeypatch.setattr(RemoteStore, name, counted(getattr(RemoteStore, name), turns))
+    monkeypatch.setattr(remote, "_HEAD", 4096)
+    monkeypatch.setattr(remote, "_GATHERED", 1 << 20)
+    found: list[Any] = []
+    for place in (str(data), served.url):
+        (tmp_path / str(len(found))).mkdir()
+        monkeypatch.chdir(tmp_path / str(len(found)))
+        found.append(told(["--data", place, "--work", "work", "ac", "-c", "--workers", "1", "--json"], place, capfd))
+    assert found[0] == found[1]
+    assert sum(turns) < 80, "where each of 200 tensors was asked for alone"
+
+
 def test_a_study_is_done_again_where_a_server_has_other_bytes_of_the_same_size(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

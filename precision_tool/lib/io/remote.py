@@ -70,6 +70,8 @@ _HEAD, _HELD = 1 << 16, 128 << 20
 _KEPT = 1 << 20
 #: Bytes that are read ahead at most, and that are asked for together.
 _AHEAD, _GATHERED = 8 << 20, 24 << 20
+#: Ranges asked for just before, among which one that is asked for twice is looked for.
+_NEAR = 16
 #: Requests that are under way at one time.
 _TOGETHER = 32
 #: Bytes of a file that is fetched whole, as its server has no ranges, and of all such files that are kept.
@@ -95,7 +97,7 @@ class NoAnswerError(FormatError):
 class AnswerError(Exception):
     """An answer that is not what was asked for: a kind of the user's errors, with its fields."""
 
-    def __init__(self, kind: str, **fields: object) -> None:
+    def __init__(self, kind: str, **fields: Any) -> None:
         super().__init__(kind)
         self.kind, self.fields = kind, fields
 
@@ -191,6 +193,10 @@ def _checked(kind: Any) -> Any:
                         raise
                 await asyncio.sleep(wait)
             return await call()
+
+        async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            list_once = super()._ls
+            return await self._tried(lambda: list_once(path, detail=detail, **options))
 
         async def _cat_file(self, url: str, start: int | None = None, end: int | None = None, **_: Any) -> Answer:
             assert start is not None
@@ -377,7 +383,7 @@ class RemoteStore(Store):
         #: What was asked for together and not given: place and start.
         self._refused: set[tuple[str, int]] = set()
         #: Files that were fetched whole: what closes each, its descriptor (it has no name), and what was told of it.
-        self._wholes: OrderedDict[str, tuple[weakref.finalize, int, Mapping[str, Any]]] = OrderedDict()
+        self._wholes: OrderedDict[str, tuple[Callable[[], object], int, Mapping[str, Any]]] = OrderedDict()
 
     # --- how fsspec calls what lies at a path ---
 
@@ -597,7 +603,7 @@ class RemoteStore(Store):
 
     def open(self, path: str) -> StoredFile:
         place = posixpath.normpath(path)
-        info = self._cached_info(place) or {}
+        info: Mapping[str, Any] = self._cached_info(place) or {}
         if info.get("type") == "directory":
             raise FormatError.of(path, "io.folder_not_file")
         if info.get("size") is None:
@@ -681,14 +687,19 @@ class RemoteStore(Store):
             return data
 
     def gather(self, ranges: Iterable[tuple[str, int, int]]) -> None:
-        asked: dict[tuple[str, int, int], None] = {}
+        asked: list[tuple[str, int, int]] = []
         total = 0
         for path, offset, count in ranges:
             wanted = self._lacking(posixpath.normpath(path), offset, offset + count)
             if not wanted and not asked:
                 return
-            asked.update(dict.fromkeys(wanted))
-            total += sum(stop - start for _, start, stop in wanted)
+            for place, start, stop in wanted:
+                last = asked[-1] if asked else ("", 0, 0)
+                if (place, start) == (last[0], last[2]) and stop - last[1] <= _AHEAD:
+                    asked[-1] = place, last[1], stop
+                elif (place, start, stop) not in asked[-_NEAR:]:
+                    asked.append((place, start, stop))
+                total += stop - start
             if total > _GATHERED:
                 break
         cat = self._fs._cat_file
