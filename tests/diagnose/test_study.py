@@ -19,7 +19,7 @@ from executors import AtOnce
 from memory_store import MemoryStore
 from rich.console import Console
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
+from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkersLostError, WorkStoppedError
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose import study as study_module
@@ -235,6 +235,39 @@ def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: P
     assert lost.path in render(failure.failure)
     culprit = culprit_of(found)
     assert (culprit.op, culprit.ranks, culprit.unknown) == (truth.culprit, (0,), (1,))
+
+
+class LostExecutor(Executor):
+    """A cluster whose scheduler goes after the first task."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.is_there:
+            future.set_result(task(*arguments, **options))
+        else:
+            future.set_exception(WorkersLostError("compare.scheduler_gone", address="tcp://node:8786"))
+        self.is_there = False
+        return future
+
+
+def test_a_lost_scheduler_is_told_with_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="none", benchmark="none", statistics=True)
+    options = StudyOptions(folders=[str(tmp_path / truth.data[0])])
+    prepared = prepare(options)
+    (tmp_path / "work").mkdir()
+    with open_journal(str(tmp_path / "work")) as journal:
+        runner = Runner(prepared, options, journal)
+        with pytest.raises(WorkStoppedError) as caught:
+            runner.run(Resources(workers=2, executor=LostExecutor()))
+        assert (caught.value.exit_code, caught.value.fields["done"], caught.value.fields["count"]) == (2, 1, 2)
+        assert "tcp://node:8786: the scheduler no longer answers: 1 of 2 dump folders done" in caught.value.message
+        assert journal.path in caught.value.hint
+        assert "the same command" in caught.value.hint
+        again = Runner(prepared, options, journal)
+        assert len(list(journal.stored_outcomes(prepared.plans, again._key))) == 1
 
 
 def test_a_rank_whose_dump_ends_before_the_culprit_is_not_right_in_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from precision_tool.lib.data.workspace import without_folder
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.io import files, local, remote, urls
-from precision_tool.lib.io.files import read_bytes, store_of
+from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
 from precision_tool.lib.io.stores import Entry, Kind
 from precision_tool.lib.io.tfdbg_files import files_of_run, find_runs
@@ -104,9 +104,9 @@ def test_no_more_bytes_are_read_than_from_a_disk(
         counts["disk"] += len(buffer)
         read(self, offset, buffer)
 
-    def fetched(self: RemoteStore, path: str, start: int, stop: int) -> bytes:
+    def fetched(self: RemoteStore, path: str, start: int, stop: int, size: int) -> bytes:
         counts["memory"] += (stop - start) if self.scheme == "memory" else 0
-        return fetch(self, path, start, stop)
+        return fetch(self, path, start, stop, size)
 
     monkeypatch.setattr(local.LocalFile, "read_into", counted)
     monkeypatch.setattr(RemoteStore, "fetch", fetched)
@@ -119,11 +119,24 @@ def test_no_more_bytes_are_read_than_from_a_disk(
     assert len(served.listings) == len(set(served.listings))
 
 
+def counted(call: Any, turns: list[int]) -> Any:
+    """A function of a store, and whether each call of it waits for a server."""
+
+    def wrapper(self: RemoteStore, *arguments: Any, **options: Any) -> Any:
+        turns.append(self.scheme == "http" and bool(arguments[0]))
+        return call(self, *arguments, **options)
+
+    return wrapper
+
+
 def test_a_study_finds_the_same_of_the_same_data(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = generate_ranks(tmp_path / "ranks", ranks=2, steps=2, fault_step=1)
     data = tmp_path / "ranks" / truth.data[0]
+    turns: list[int] = []
+    for name in ("_call", "_together"):
+        monkeypatch.setattr(RemoteStore, name, counted(getattr(RemoteStore, name), turns))
     found = []
     with serving(data) as served:
         for number, place in enumerate((str(data), put_in_memory(data, "ranks"), served.url)):
@@ -131,8 +144,27 @@ def test_a_study_finds_the_same_of_the_same_data(
             monkeypatch.chdir(tmp_path / str(number))
             words = ["--data", place, "--work", "work", "ac", "--all", "--workers", "1", "--json"]
             found.append(told(words, place, capfd))
+        assert len(served.asked) < 3 * sum(path.is_file() for path in data.rglob("*"))
     assert found[0]["culprit"]["op"] == truth.culprit
     assert found[0] == found[1] == found[2]
+    assert sum(turns) < 70, "answers that are waited for one after the other, of four leaves and three graphs"
+
+
+def test_tensors_behind_the_heads_of_their_files_are_read_together(
+    data: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    turns: list[int] = []
+    for name in ("_call", "_together"):
+        monkeypatch.setattr(RemoteStore, name, counted(getattr(RemoteStore, name), turns))
+    monkeypatch.setattr(remote, "_HEAD", 4096)
+    monkeypatch.setattr(remote, "_GATHERED", 1 << 20)
+    found: list[Any] = []
+    for place in (str(data), served.url):
+        (tmp_path / str(len(found))).mkdir()
+        monkeypatch.chdir(tmp_path / str(len(found)))
+        found.append(told(["--data", place, "--work", "work", "ac", "-c", "--workers", "1", "--json"], place, capfd))
+    assert found[0] == found[1]
+    assert sum(turns) < 80, "where each of 200 tensors was asked for alone"
 
 
 def test_a_study_is_done_again_where_a_server_has_other_bytes_of_the_same_size(
@@ -294,14 +326,6 @@ def test_a_server_that_lists_nothing(served: Served, capfd: pytest.CaptureFixtur
     assert "its server does not list it" in capfd.readouterr().err
 
 
-def test_a_server_without_ranges(data: Path, served: Served) -> None:
-    served.has_ranges = False
-    large = data / "large.bin"
-    large.write_bytes(bytes(1 << 18))
-    with pytest.raises(FormatError, match="range requests"):
-        read_bytes(path_of(f"{served.url}/large.bin"))
-
-
 def test_a_file_that_is_gone_is_a_row_with_its_reason(data: Path) -> None:
     place = put_in_memory(data, "gone")
     memory = fsspec.filesystem("memory")
@@ -371,6 +395,10 @@ def test_names_of_a_listing_are_only_names(tmp_path: Path) -> None:
     (tmp_path / "a b#c%20é").mkdir()
     (tmp_path / "x.npy").write_bytes(b"12345")
     with serving(tmp_path) as server:
+        server.more_links = (
+            '<a href="/etc/passwd">1</a><a href="..%2f..%2fx">2</a><a href="http://far/x">3</a><a href="?C=N">4</a>'
+            '<a href="%2e%2e/">5</a><a href="x/y">6</a><a href="#top">7</a>'
+        )
         store = store_of(path_of(server.url))
         assert store.entries(path_of(server.url)) == [
             Entry(name="a b#c%20é", kind=Kind.FOLDER), Entry(name="x.npy", kind=Kind.FILE)
@@ -378,9 +406,6 @@ def test_names_of_a_listing_are_only_names(tmp_path: Path) -> None:
         assert store.entries(path_of(server.url) + "/a b#c%20é") == []
         with store.open(path_of(server.url) + "/x.npy") as file:
             assert (file.size, file.read_at(1, 3)) == (5, b"234")
-    links = remote._Links()
-    links.feed('<a href="/etc/passwd">1</a><a href="..%2f..%2fx">2</a><a href="http://far/x">3</a><a href="?C=N">4</a>')
-    assert links.names == {}
 
 
 def test_what_stands_for_a_url() -> None:

@@ -16,6 +16,7 @@ from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
 from precision_tool.lib.cli.comparison import compare_sides, measure_options, noise_floor_of, read_results
 from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_without_benchmark
+from precision_tool.lib.cli.words import USER_ERROR
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
@@ -413,6 +414,8 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
         raise DataNotFoundError("cli.no_leaf_analysed", folders=len(study.leaves), reason=study.failures[0].failure)
     has_findings = study.conclusion.culprit is not None or any(leaf.below or leaf.bad for leaf in study.leaves)
     has_findings |= not study.has_evidence or (study.statistics is not None and bool(study.statistics.suspicions))
+    if study.unread:
+        return USER_ERROR
     return FOUND if args.fail and has_findings else DONE
 
 

@@ -52,8 +52,9 @@ from precision_tool.lib.compare.tensor_figures import (
     summary_of_statistics,
 )
 from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, key_of
-from precision_tool.lib.io import layouts
+from precision_tool.lib.io import layouts, urls
 from precision_tool.lib.io.data_types import Numbers
+from precision_tool.lib.io.files import store_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
@@ -408,10 +409,32 @@ class _Bundle:
         )
 
 
+def gathered(bundles: Sequence[Sequence[Numbered]]) -> Iterator[Sequence[Numbered]]:
+    """Yield bundles; where each read takes a while, what is read of the next ones is read together."""
+    if not urls.any_named():
+        yield from bundles
+        return
+    pairs = [pair for bundle in bundles for _, pair in bundle]
+    stores = [
+        {store_of(side.path) for side in sides if isinstance(side, Tensor)}
+        for sides in ([pair.npu for pair in pairs], [pair.golden for pair in pairs])
+    ]
+    far = [number for number, of_side in enumerate(stores) if len(of_side) == 1 and next(iter(of_side)).gathers]
+    place = 0
+    for bundle in bundles:
+        for number in far:
+            sides = ((pair.npu, pair.golden)[number] for pair in pairs[place:])
+            tensors = (side for side in sides if isinstance(side, Tensor) and side.access is Access.BYTES)
+            (store,) = stores[number]
+            store.gather((tensor.path, tensor.offset, tensor.nbytes) for tensor in tensors)
+        place += len(bundle)
+        yield bundle
+
+
 def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
     """Return the rows of several bundles, as one task."""
     with worker(budget) as own:
-        return [row for bundle in bundles for row in _Bundle(bundle, own, measures).rows()]
+        return [row for bundle in gathered(bundles) for row in _Bundle(bundle, own, measures).rows()]
 
 
 # --- parts of a large pair, as tasks ----------------------------------------------------------------------------------
@@ -632,7 +655,7 @@ class _Run:
     def compare_here(self) -> None:
         """Compare all in this process."""
         with worker(self._budget) as here:
-            for bundle in self._bundles:
+            for bundle in gathered(self._bundles):
                 self._take_all(_Bundle(bundle, here, self._measures, self._meter.add))
 
     def state(self) -> Message:

@@ -106,6 +106,7 @@ def list_folders(
         if stamps is not None:
             stamps.note(folder)
         store = store_of(folder)
+        store.list_together([folder], below=True)
         try:
             stat = store.stat(folder)
             entries = store.entries(folder)

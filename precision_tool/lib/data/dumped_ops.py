@@ -10,7 +10,7 @@ from math import prod
 from precision_tool.lib.data.dump_names import StepAndRank, base_name, flatten, slice_number, whole_name
 from precision_tool.lib.data.kinds import NPY, NpyFiles
 from precision_tool.lib.data.msprobe_ops import read_entry
-from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.io.files import signature_of, store_of
 from precision_tool.lib.io.readers import NoNumbersError, open_op_dump
 from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tensor_bytes import joined
@@ -81,6 +81,24 @@ def _unclear(op_name: str, file: DumpFile, reason: Message) -> DumpedOp:
     return DumpedOp(op_name, file.name.op_type, file.name.timestamp, errors=errors)
 
 
+class _Walk:
+    """Files that are opened in about this order. Where each read takes a while, heads of many are read together."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = list(paths)
+        self._places = {path: place for place, path in enumerate(self._paths)}
+
+    def reach(self, path: str) -> None:
+        """Says that a file is opened now, and those behind it soon."""
+        place = self._places.get(path)
+        if place is not None:
+            store_of(path).gather((each, 0, 0) for each in self._paths[place:])
+
+
+def _walk_of(folder: str, paths: Iterable[str]) -> _Walk | None:
+    return _Walk(paths) if store_of(folder).gathers else None
+
+
 def open_dump(file: DumpFile) -> OpDump:
     """Return the tensors of a dump file. Errors as of `open_op_dump`."""
     if file.output is not None:
@@ -109,6 +127,12 @@ class DumpIndex:
         for files in self._by_short.values():
             files.sort(key=lambda file: -file.name.timestamp)
         self._ops: dict[str, DumpedOp] = {}
+        self._walk: _Walk | None = None
+
+    def walk(self) -> None:
+        """Say that all ops are asked for next, about in the order in which they ran."""
+        ordered = sorted(self.leaf.files, key=lambda file: file.name.timestamp)
+        self._walk = _walk_of(self.leaf.path, (file.path for file in ordered))
 
     def __contains__(self, op_name: str) -> bool:
         return bool(self._of(op_name))
@@ -177,6 +201,7 @@ class DumpIndex:
 
     def forget_changed(self) -> None:
         """Drop the ops of which a file has changed since it was opened; they are read again when needed."""
+        store_of(self.leaf.path).look_together(path for op in self._ops.values() for path in op.signatures)
         for name, op in list(self._ops.items()):
             if any(signature_of(path) != signature for path, signature in op.signatures.items()):
                 del self._ops[name]
@@ -188,6 +213,8 @@ class DumpIndex:
         op.threads = len({(file.name.thread_id, slice_number(file.name.op_name)) for file in files})
         opened: list[tuple[DumpFile, OpDump]] = []
         for file in files:
+            if self._walk is not None:
+                self._walk.reach(file.path)
             op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
             try:
                 dump = open_dump(file)
@@ -284,6 +311,9 @@ class BenchmarkSide(ABC):
         """The ops of this side that do the work of ops of the training script: of a benchmark these themselves."""
         return originals
 
+    def walk(self) -> None:  # noqa: B027  # a side without files has none to read
+        """Say that all tensors are asked for next."""
+
     def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
         """Drop what was opened of files that have changed since; they are read again when needed."""
 
@@ -298,6 +328,11 @@ class GoldenFiles(BenchmarkSide):
         self._opened: dict[BenchmarkFile, tuple[Found, Signature | None]] = {}
         self._of_places: dict[StepAndRank, GoldenFiles] = {}
         self._of_leaves: dict[str, GoldenFiles] = {}
+        self._walk: _Walk | None = None
+
+    def walk(self) -> None:
+        """Say that all tensors are asked for next."""
+        self._walk = _walk_of(self.root, (file.path for file in self.files))
 
     @property
     def root(self) -> str:
@@ -382,6 +417,8 @@ class GoldenFiles(BenchmarkSide):
         cached = self._opened.get(file)
         if cached is not None:
             return cached[0]
+        if self._walk is not None:
+            self._walk.reach(file.path)
         signature = signature_of(file.path)  # before it is read: a change meanwhile shows
         tensor: Found
         try:
@@ -395,6 +432,7 @@ class GoldenFiles(BenchmarkSide):
 
     def forget_changed(self) -> None:
         """Drop the tensors of changed files."""
+        store_of(self.root).look_together(file.path for file in self._opened)
         for file, (_, signature) in list(self._opened.items()):
             if signature_of(file.path) != signature:
                 del self._opened[file]
@@ -432,6 +470,10 @@ class GoldenDumps(BenchmarkSide):
         if op.errors:
             return op.errors[0]
         return Missing(Message("row.data.no_slot_in_other_run", op=op_name, side="output", index=index))
+
+    def walk(self) -> None:
+        """Say that all ops are asked for next."""
+        self.index.walk()
 
     def forget_changed(self) -> None:
         """Drop the ops of changed files."""

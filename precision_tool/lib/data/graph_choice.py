@@ -24,6 +24,7 @@ from precision_tool.lib.io.files import (
     read_bytes,
     read_small_json,
     size_of,
+    store_of,
 )
 from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name
 from precision_tool.lib.io.om_file import is_om, name_in_model
@@ -91,6 +92,8 @@ def find_graph_files(
             if fits(name) or INFER.is_graph(folder, name)
         )
     )
+    if paths:
+        store_of(paths[0]).gather((path, 0, 0) for path in paths)
     if stamps is not None:
         for path in paths:
             stamps.note(path)

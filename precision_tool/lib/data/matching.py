@@ -141,6 +141,8 @@ class NameMatcher:
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs in the order in which the NPU's ops ran, then the ops that only the other run has."""
+        self._dumps.walk()
+        self._benchmark.walk()
         names = self._dumps.names_by_time()
         for index, name in enumerate(names):
             yield from self._of_op(index, name)
@@ -204,6 +206,8 @@ class GraphMatcher:
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, in execution order."""
+        self._dumps.walk()
+        self._benchmark.walk()
         for index, group in enumerate(self._groups):
             yield from self._of_group(index, group)
         strangers = [name for name in self._dumps.names_by_time() if not self._is_in_graph(name)]
@@ -393,6 +397,10 @@ class GraphDumps(BenchmarkSide):
     def root(self) -> str:
         """The folder of the dump files."""
         return self.index.leaf.path
+
+    def walk(self) -> None:
+        """Say that all tensors are asked for next."""
+        self.index.walk()
 
     def _all_places(self) -> Iterator[tuple[int, tuple[str, int], _Place]]:
         origins = Origins(self._file, groups_of(self._file))

@@ -21,6 +21,7 @@ from precision_tool.lib.data.matching import input_places
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.data_types import DataType
+from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.layouts import Reading, reading_of
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tensor_bytes import open_bytes
@@ -31,7 +32,7 @@ from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.model.tensor import Access, AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.ops.base import Input, in_doubles
 from precision_tool.lib.ops.op_arguments import distinct
 from precision_tool.lib.ops.optimizers import updated_inputs
@@ -510,6 +511,19 @@ class RunValues:
         if id(op) not in self._dumped:
             self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
+
+    def gather(self, op: Op) -> None:
+        """Say that an op and those behind it are recomputed next: a store where reads take long reads more at once."""
+        store = store_of(self.leaf.path)
+        if not store.gathers:
+            return
+        dumps = filter(None, map(self.dumped, self.ops[self.order[id(op)] :]))
+        tensors = (tensor for dump in dumps for tensor in (*dump.inputs.values(), *dump.outputs.values()))
+        store.gather(
+            (tensor.path, tensor.offset, tensor.nbytes)
+            for tensor in tensors
+            if isinstance(tensor, Tensor) and tensor.access is Access.BYTES
+        )
 
     def take_for_true(self, root: Root, copy: Slot | None) -> None:
         """Treat this copy as the true one of a tensor from now on (None: no copy)."""

@@ -348,6 +348,7 @@ class Recomputer:
         start = time.monotonic()
         if start > self.deadline:
             return replace(base, reason=Message("reason.out_of_time"))
+        self.values.gather(op)
         try:
             with np.errstate(all="ignore"), self.values.reading():
                 result = self._recompute(base, lightly)

@@ -76,6 +76,7 @@ from precision_tool.lib.diagnose.study_statistics import (
 from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists
+from precision_tool.lib.io.stores import take_unread
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Status
@@ -394,6 +395,20 @@ class Study:
     #: Names of ops in the graph by those in file names, of the first leaf with statistics.
     names: Mapping[str, str] = field(default_factory=dict, repr=False)
     csvs: tuple[str, ...] = ()
+    #: Files and folders that their storage did not give while the study was prepared, and why not the first.
+    unread_before: int = 0
+    unread_before_reason: Message | None = None
+
+    @property
+    def unread(self) -> int:
+        """Files that their storage did not give: what is in them is no part of the conclusion."""
+        return self.unread_before + sum(state.unread for state in self.leaves)
+
+    @property
+    def unread_reason(self) -> Message | None:
+        """Why the first of them was not given."""
+        reasons = (self.unread_before_reason, *(state.unread_reason for state in self.leaves))
+        return next(filter(None, reasons), None)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -445,7 +460,10 @@ class Study:
             "table": self.table or None,
             "statistics": None if self.statistics is None else self.statistics.to_dict(),
             "notes": list(map(render, self.notes)),
-        }
+            "unread": None if self.unread_reason is None else {
+                "files": self.unread, "reason": render(self.unread_reason)
+            },
+        }  # fmt: skip
 
 
 def _leaf(state: LeafState) -> dict[str, Any]:
@@ -547,6 +565,8 @@ class Runner:
             raise self._stopped("study_stopped") from None
         except BrokenExecutor as error:
             raise self._stopped("study_executor_lost", exit_code=2) from error
+        except WorkersLostError as error:
+            raise self._stopped("study_cluster_lost", 2, error.full_message, error.hint_message) from error
 
     def _left(self) -> list[LeafPlan]:
         """Return the leaves that are to be worked on, by the results so far."""
@@ -582,9 +602,14 @@ class Runner:
             for at in places
         }
 
-    def _stopped(self, kind: str, exit_code: int = 130) -> WorkStoppedError:
+    def _stopped(
+        self, kind: str, exit_code: int = 130, reason: Message | None = None, advice: Message | None = None
+    ) -> WorkStoppedError:
         count = len({plan.leaf.path for plan in self._prepared.plans})
-        return WorkStoppedError(f"diagnose.{kind}", exit_code=exit_code, done=len(self.states), count=count)
+        return WorkStoppedError(
+            f"diagnose.{kind}", exit_code=exit_code, done=len(self.states), count=count, journal=self._journal.path,
+            reason=reason, advice=advice,
+        )  # fmt: skip
 
     def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
         state = self.states[plan.leaf.path] = state_of(plan, outcome)
@@ -707,6 +732,7 @@ class Runner:
         """Return the study."""
         states = self.final_states()
         conclusion, votes, in_step = self._concluded(states)
+        unread = take_unread()
         maps = study_table.Maps()
         curves = curves_of(
             lambda ranks: self._drawn(states, ranks, maps), len({state.leaf.rank for state in states}),
@@ -724,6 +750,7 @@ class Runner:
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
             statistics=judge_statistics(in_step, self.columns, self._statistics, votes), names=self._names(states),
             table=self._write_table(states), csvs=self._write_csvs(states),
+            unread_before=len(unread), unread_before_reason=unread[min(unread)] if unread else None,
         )  # fmt: skip
 
     def _drawn(

@@ -38,7 +38,8 @@ class LeafCounts:
     """A leaf in numbers; one that could not be worked on has a `failure` and nothing else.
 
     `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
-    graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
+    graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same. `unread` counts
+    files that their storage did not give, `unread_reason` is that of the first.
     """
 
     failure: Message | None = None
@@ -53,6 +54,8 @@ class LeafCounts:
     borrowed: Message | None = None
     #: Whether its ops were recomputed, or would have been if that had been possible.
     judged: bool = False
+    unread: int = 0
+    unread_reason: Message | None = None
 
     def counts(self) -> dict[str, Any]:
         """Return the fields of this class by name."""
@@ -218,7 +221,8 @@ class Journal:
                 _stored(plan.leaf.path), options, plan.fingerprint, plan.leaf.fingerprint,
                 _stored(plan.benchmark),
                 plan.benchmark_print,
-                leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
+                leaf_done.outcome.judged,
+                given_up or bool(leaf_done.outcome.failure or leaf_done.outcome.unread),
                 json.dumps(to_document(leaf_done.outcome)), leaf_done.votes,
             )
             for plan, leaf_done in done

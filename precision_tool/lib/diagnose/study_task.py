@@ -27,12 +27,15 @@ from precision_tool.lib.diagnose.replica_feeds import source_votes
 from precision_tool.lib.diagnose.replica_votes import Epochs, pack_votes, votes_of
 from precision_tool.lib.diagnose.roles import roles_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_peers import is_by_attributes, sized_outputs
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
 from precision_tool.lib.diagnose.study_statistics import pack_statistics, read_leaf
 from precision_tool.lib.diagnose.study_table import columns_of, pack
 from precision_tool.lib.diagnose.verdict_model import Flag
 from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.files import store_of
+from precision_tool.lib.io.stores import take_unread
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import FindingKind
@@ -58,17 +61,30 @@ def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
 
 def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
     try:
-        return _study_leaf(plan, task, executor)
+        done = _study_leaf(plan, task, executor)
     except WorkStoppedError as stop:
         if stop.exit_code == 130:
             raise KeyboardInterrupt from stop
         raise
     except PrecisionToolError as error:
-        return LeafDone(outcome=LeafOutcome(failure=error.advice_message, judged=task.judges))
+        done = LeafDone(outcome=LeafOutcome(failure=error.advice_message, judged=task.judges))
+    unread = take_unread()
+    if not unread:
+        return done
+    path = min(unread)
+    outcome = replace(done.outcome, unread=len(unread), unread_reason=unread[path])
+    _forget(plan)
+    return replace(done, outcome=outcome)
+
+
+def _forget(plan: LeafPlan) -> None:
+    """Forget the benchmark of a leaf, of which something may be kept as unreadable that can be read later."""
+    _goldens.pop((plan.benchmark, plan.benchmark_print), None)
 
 
 def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
     graphs = GraphChooser(store=_store(task.cache), extra_folders=(".",))
+    store_of(plan.leaf.path).list_together(_folders_above(plan.leaf))
     diagnosis = diagnose_leaf(_leaf(plan, task, graphs), _options(task), Resources(task.workers, executor), graphs)
     analysis, verdict = diagnosis.analysis, diagnosis.verdict
     assert analysis is not None
@@ -109,6 +125,14 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     votes = [*votes_of(result.dumps, file, epochs, executor), *source_votes(result.dumps, file, executor)]
     columns = columns_of(rows, roles_of(rows, file))
     return LeafDone(outcome=outcome, votes=pack_votes(votes), rows=pack(columns), statistics=statistics)
+
+
+def _folders_above(leaf: StudyLeaf) -> Iterator[str]:
+    """Yield the folder of a leaf and those above it, up to the data folder: graphs and passports may lie in each."""
+    folder = leaf.path
+    while posixpath.join(folder, "").startswith(posixpath.join(leaf.data or leaf.path, "")):
+        yield folder
+        folder = posixpath.dirname(folder)
 
 
 def _options(task: Task) -> DiagnoseOptions:

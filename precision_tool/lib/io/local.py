@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from operator import attrgetter
 
-from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile, note_unread
 from precision_tool.lib.io.writing import temporary_file
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 
@@ -28,6 +28,8 @@ from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, O
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 #: A run of reads returns in pieces no larger than this, so that Ctrl+C is answered quickly.
 _PIECE = 64 << 20
+#: What a disk, or a server whose files are mounted, says for want of an answer.
+_OF_STORAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
 #: Files that stay open at most, and the share of what the system lets a process open: others need some too.
 MAX_OPEN_FILES, _PROCESS_SHARE = 8192, 2
 #: Where relative paths begin for a worker on another machine; "": at the working folder.
@@ -49,7 +51,10 @@ def user_error(path: str, error: OSError) -> PrecisionToolError:
         return FormatError.of(path, "io.no_permission")
     if error.errno == errno.ENXIO:  # a socket, or a device that is not there
         return FormatError.of(path, "io.not_regular")
-    return FormatError.of(path, "io.unreadable", reason=error.strerror or str(error))
+    unreadable = FormatError.of(path, "io.unreadable", reason=error.strerror or str(error))
+    if error.errno in _OF_STORAGE:
+        note_unread(path, unreadable)
+    return unreadable
 
 
 def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToolError:

@@ -13,15 +13,46 @@ from __future__ import annotations
 
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 from typing import NamedTuple, Tuple
+
+from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 
 #: What changes when a file does: size, modification and change time (ns since 1970), number and place of the file.
 Signature = Tuple[int, int, int, int, int]
 #: What changes when the bytes of a file do: size, modification time (ns since 1970), and what else its store tells.
 ContentSignature = Tuple[int, ...]
+
+
+#: What could not be read for a reason of its storage, in this process, by path; it may be there all the same.
+_unread: dict[str, Message] = {}
+
+
+@contextmanager
+def noting_unread(path: str) -> Iterator[None]:
+    """Notes a file or folder that this block, which asks a storage for it, cannot read, unless it is not there."""
+    try:
+        yield
+    except FormatError as error:
+        note_unread(path, error)
+        raise
+
+
+def note_unread(path: str, error: PrecisionToolError) -> None:
+    """Notes a file or folder that its storage does not give."""
+    _unread[path] = error.advice_message
+
+
+def take_unread() -> dict[str, Message]:
+    """What was noted since this was asked last: the advice of each, by path."""
+    noted = dict(_unread)
+    for path in noted:
+        _unread.pop(path, None)
+    return noted
 
 
 class Kind(str, Enum):
@@ -113,6 +144,8 @@ class Store(ABC):
 
     #: Whether the size and time of a file are known without a request of its own.
     lists_sizes: bool = True
+    #: Whether `gather` makes reads quicker.
+    gathers: bool = False
 
     @abstractmethod
     def open(self, path: str) -> StoredFile:
@@ -135,6 +168,19 @@ class Store(ABC):
         for name in file_names:
             stat = self.stat(posixpath.join(folder, name))
             yield (0, 0) if stat is None else self.content_signature(stat)
+
+    def list_together(self, folders: Iterable[str], *, below: bool = False) -> None:  # noqa: B027  # as above
+        """Says that these folders are listed next, or all that is `below` them."""
+
+    def look_together(self, paths: Iterable[str]) -> None:  # noqa: B027  # as above
+        """Says that `stat` is asked for these paths next."""
+
+    def gather(self, ranges: Iterable[tuple[str, int, int]]) -> None:  # noqa: B027  # a disk needs no such hint
+        """Says what is read next, in order: paths of files, of each its head, and offset and length of what else.
+
+        A store where each read takes a while asks for as much as it can keep at once, unless it has the first of them
+        already. What cannot be read is no error.
+        """
 
     @abstractmethod
     def create(self, path: str, *, place: str = "") -> NewFile:

@@ -151,6 +151,11 @@ def is_named(path: str) -> bool:
     return any(place_of(f"/{place}") == host for place in _secrets)
 
 
+def any_named() -> bool:
+    """Whether the user named any place that is no disk."""
+    return bool(_secrets)
+
+
 def secrets() -> Secrets:
     """All of them, for workers that the user started."""
     return Secrets(dict(_secrets), frozenset(_given))

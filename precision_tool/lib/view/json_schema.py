@@ -331,6 +331,7 @@ def _study(kinds: _Parts) -> Part:
         })),
         "notes": [str],
         "redump": _either(NULL, kinds.record(Redump, settings=dict[str, str], path=str | None)),
+        "unread": _either(NULL, kinds.object("Unread", {"files": int, "reason": str})),
     })  # fmt: skip
 
 

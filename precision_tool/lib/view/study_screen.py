@@ -74,6 +74,9 @@ def study_block(study: Study, command: str = "precision-tool", named: Sequence[s
     if study.conclusion.not_finite is not None:
         rows.append((_label("not_finite"), shown(_not_finite(study, study.conclusion.not_finite))))
     rows += _looked_at(study)
+    if study.unread_reason is not None:
+        reason = Message("study.unread", count=study.unread, reason=shown_reason(study.unread_reason))
+        rows.append((_label("unread"), shown(reason, "yellow")))
     if culprit is not None:
         rows.append((_label("dump"), whole_path(culprit.path)))
     if off is not None and off.first is not None:
@@ -98,7 +101,7 @@ def without_culprit(study: Study) -> Message:
     if study.conclusion.same_batch:
         return same_batch_note(study.conclusion.same_batch[0])
     if study.has_evidence:
-        return Message("study.without_culprit.clean")
+        return Message("study.without_culprit.clean" if not study.unread else "study.without_culprit.unread")
     kind = "unknown" if study.statistics is None else "statistics_unknown"
     return Message(f"study.without_culprit.{kind}")
 
