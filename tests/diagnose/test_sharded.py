@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from command_line import tool
 from msprobe_files import tensor, write_leaf
+from torch_files import torch_bytes
 
 from precision_tool.lib.data.shard_map import ShardMap, read_shard_map
 from precision_tool.lib.diagnose.sharded import ShardedRun, ShardFault, ShardFinding, compare_sharded
@@ -227,6 +228,35 @@ def test_a_call_that_computes_otherwise_on_one_rank(tmp_path: Path, whole: Path)
     run = compare(npu, whole)
     assert [row.name for row in run.rows if row.reason is not None] == ["Torch.tanh.2.forward.output.0"]
     assert (run.findings, run.off) == ((), [])
+
+
+def test_placements_that_were_recorded(tmp_path: Path, whole: Path) -> None:
+    npu = train(tmp_path / "npu", tp=2, fault="wrong:0:0")
+    assert first(compare(npu, whole)).ranks == (0,)
+    name = "Functional.linear.0.forward"
+    for dump in npu.rglob("dump.json"):
+        document = json.loads(dump.read_text())
+        data = document["data"]
+        data["Module.layers.0.up.Column.forward.0"]["parameters"]["weight"] |= {
+            "device_mesh": [[0], [1]], "placements": [{"Shard": {"dim": -2}}, {"Replicate": {}}],
+        }  # fmt: skip
+        data[name]["input_args"][1] |= {"device_mesh": [1, 0], "placements": [{"Shard": {"dim": 0}}]}
+        dump.write_text(json.dumps(document))
+    rows = {row.name: row for row in compare(npu, whole).rows}
+    weight, given = rows["Module.layers.0.up.Column.forward.0.parameters.weight"], rows[f"{name}.input.1"]
+    assert [each.positions for each in weight.ranks] == [(0,), (1,)]
+    assert [each.positions for each in given.ranks] == [(1,), (0,)]
+    assert (given.ranks[0].distance, given.ranks[1].distance > 1) == (0, True)
+
+
+def test_other_values_on_one_rank(tmp_path: Path, whole: Path) -> None:
+    npu = train(tmp_path / "npu", dp=2)
+    for name in ("Functional.linear.0.forward.input.0", "Module.layers.0.up.Column.forward.0.input.0"):
+        path = npu / "step0/rank1/dump_tensor_data" / f"{name}.pt"
+        path.write_bytes(torch_bytes(np.full((BATCH // 2, WIDTH), 3, np.float32)))
+    found = first(compare(npu, whole))
+    assert (found.fault, found.ranks) == (ShardFault.OTHER_VALUES, (1,))
+    assert found.tensor == "Functional.linear.0.forward.input.0"
 
 
 def test_the_user_says_what_shapes_do_not(tmp_path: Path, whole: Path) -> None:

@@ -6,8 +6,8 @@ import argparse
 import json
 import posixpath
 
-from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
+from precision_tool.lib.compare.scheduler import counting
 from precision_tool.lib.data.shard_map import ShardMap, read_shard_map
 from precision_tool.lib.data.sides import default_golden, default_npu
 from precision_tool.lib.diagnose.sharded import compare_sharded
@@ -36,10 +36,8 @@ def run_sharded(session: Session, args: argparse.Namespace, output: Output) -> i
     golden = args.right or default_golden(session.workspace, npu)
     wants = None if args.step is None else parse_numbers(args.step)
     with ProgressReport(output.err, "comparing") as progress:
-        resources = flags.resources_of(session, args, progress=progress)
-        run = compare_sharded(
-            npu, golden, threshold=args.threshold, shard_map=shard_map, wants=wants, progress=resources.progress
-        )
+        tell = counting(progress, "tensors")
+        run = compare_sharded(npu, golden, threshold=args.threshold, shard_map=shard_map, wants=wants, progress=tell)
     session.workspace.notes += run.notes
     tell_notes(session, output)
     if args.json:

@@ -21,7 +21,15 @@ from precision_tool.lib.compare.compiled import kernel_of_thread
 from precision_tool.lib.compare.pair_sums import KlSums, Sums, finish
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data.shard_map import Rule
-from precision_tool.lib.data.sharding import Placement, Shape, Shards, ShardTensor, Split, placements_of
+from precision_tool.lib.data.sharding import (
+    Placement,
+    Shape,
+    Shards,
+    ShardTensor,
+    Split,
+    declared_placement,
+    placements_of,
+)
 from precision_tool.lib.io.layouts import Box, own_plan, split_boxes
 from precision_tool.lib.model.comparison import Metrics
 from precision_tool.lib.model.msprobe import Direction
@@ -125,7 +133,7 @@ class Stored(Values):
             at = tuple((int(each[number]), int(each[number]) + 1) for each, number in zip(outer, place, strict=True))
             for run in _runs(last):
                 span = int(last[run.start]), int(last[run.stop - 1]) + 1
-                values[(*place, run)] = self._read((*at, span)).reshape(-1)
+                values[(*place, run)] = self._read((*at, span)).reshape(-1)  # type: ignore[index]
         return values
 
 
@@ -326,10 +334,10 @@ class MergedTensor:
         first : Fit, optional
             That of the same tensor in another layer, which is tried first, and taken where no other is right.
         rule : Rule, optional
-            What the user says of it.
+            What the user says of it; by default, what DTensors say of themselves.
         """
-        if rule is not None:
-            wanted = rule.placement(len(self.ranks))
+        wanted = declared_placement(self.shards) if rule is None else rule.placement(len(self.ranks))
+        if wanted is not None:
             fits = (self._evaluated(fit) for fit in self._candidates(wanted))
             return min((fit for fit in fits if fit is not None), key=lambda fit: fit.cost, default=None)
         if first is not None:
@@ -350,13 +358,14 @@ class MergedTensor:
     def _candidates(self, wanted: Placement | None = None) -> Iterator[Fit]:
         """Return the placements that the shapes of both sides allow, the simplest first; or the one that is wanted."""
         for golden_parts in _part_modes(self._golden):
-            golden = [self._local(self._golden, rank, golden_parts) for rank in self._golden_ranks]
-            for golden_placement in _wholes_of([values.shape for values in golden]):
+            for golden_placement in _wholes_of(self._shapes(self._golden, golden_parts)):
                 whole = self._whole(golden_placement, golden_parts)
                 if whole is None:
                     continue
                 for npu_parts in _part_modes(self._npu):
-                    shapes = [self._local(self._npu, rank, npu_parts).shape for rank in self.ranks]
+                    shapes = self._shapes(self._npu, npu_parts)
+                    if not shapes:
+                        continue
                     allowed = placements_of(len(self.ranks), shapes, whole.shape) if wanted is None else (wanted,)
                     for placement in allowed:
                         yield Fit(
@@ -411,6 +420,13 @@ class MergedTensor:
                 raise ValueError
             return Added(values, 1 / len(values) if parts.is_mean else 1.0)
         return values[-1]
+
+    def _shapes(self, side: Mapping[int, Sequence[Values]], parts: Parts) -> list[Shape]:
+        """Return the shape that each rank of a side has; none where its parts cannot be put together so."""
+        try:
+            return [self._local(side, rank, parts).shape for rank in sorted(side)]
+        except ValueError:
+            return []
 
     def _whole(self, placement: Placement, parts: Parts) -> Values | None:
         key = placement, parts
@@ -572,9 +588,9 @@ def _opened(shard: ShardTensor, kept: _Kept) -> Values:
 
 
 def is_compared(shards: Shards) -> bool:
-    """Return whether all tensors were saved, as numbers."""
-    every = [each for side in (shards.npu, shards.golden) for tensors in side.values() for each in tensors]
-    return all(each.tensor.data_name for each in every) and bool(every)
+    """Return whether all tensors were saved, as real numbers."""
+    every = [each.tensor for side in (shards.npu, shards.golden) for tensors in side.values() for each in tensors]
+    return all(tensor.data_name and "complex" not in tensor.dtype for tensor in every)
 
 
 def _part_modes(side: Mapping[int, Sequence[Values]]) -> Iterator[Parts]:
@@ -592,6 +608,8 @@ def _part_modes(side: Mapping[int, Sequence[Values]]) -> Iterator[Parts]:
 def _wholes_of(shapes: Sequence[Shape]) -> Iterator[Placement]:
     """Return the placements that the benchmark's own ranks may have."""
     members = len(shapes)
+    if not members:
+        return
     yield Placement()
     if members == 1 or len({len(shape) for shape in shapes}) > 1:
         return

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from precision_tool.lib.data.msprobe_matching import CallList, base_of
 from precision_tool.lib.data.msprobe_tree import MsprobeLeaf
-from precision_tool.lib.model.msprobe import Argument, Direction, Literal, RecordedCall, RecordedTensor
+from precision_tool.lib.model.msprobe import Argument, Direction, RecordedCall, RecordedTensor
 
 #: How the functions begin that exchange tensors between ranks: a run that is not split has none of them.
 COLLECTIVES = "Distributed."
@@ -556,19 +556,42 @@ def _is_mesh(dimensions: Sequence[tuple[int, int]], members: int) -> bool:
     return above <= members and members % max(above, 1) == 0
 
 
-def declared_of(tensor: RecordedTensor) -> tuple[Argument, ...]:
-    """Return the placements that a DTensor has, as msprobe wrote them; () for another tensor."""
-    value = tensor.more.get("placements")
-    return value if isinstance(value, tuple) else ()
+def declared_placement(shards: Shards) -> Placement | None:
+    """Return the placement that DTensors of all ranks say they have; None where they do not say, or not alike."""
+    by_rank = {rank: parts[0].tensor for rank, parts in shards.npu.items()}
+    first = next(iter(by_rank.values()))
+    placements, mesh = first.more.get("placements"), first.more.get("device_mesh")
+    if not isinstance(placements, tuple) or not isinstance(mesh, tuple):
+        return None
+    if any(tensor.more.get("placements") != placements for tensor in by_rank.values()):
+        return None
+    sizes, ranks = _mesh(mesh)
+    if sorted(ranks) != sorted(by_rank) or len(sizes) != len(placements):
+        return None
+    splits: list[Split] = []
+    terms, stride = 1, 1
+    for at, placement in enumerate(placements):
+        below = prod(sizes[at + 1 :])
+        if not isinstance(placement, Mapping):
+            return None
+        shard = placement.get("Shard")
+        if isinstance(shard, Mapping) and isinstance(axis := shard.get("dim"), int):
+            splits.append(Split(axis % max(len(first.shape), 1), sizes[at], below))
+        elif "Partial" in placement and terms == 1:
+            terms, stride = sizes[at], below
+        elif "Replicate" not in placement:
+            return None
+    if len({split.axis for split in splits}) < len(splits):
+        return None  # an axis that is cut twice
+    members = sorted(by_rank)
+    order = tuple(members.index(rank) for rank in ranks)
+    is_sorted = order == tuple(range(len(order)))
+    return Placement(splits=tuple(splits), terms=terms, stride=stride, order=() if is_sorted else order)
 
 
-def group_of(call: RecordedCall) -> tuple[int, ...]:
-    """Return the ranks of the group of a collective; () where it is not said."""
-    for argument in (*call.inputs, *call.kwargs.values(), *call.outputs):
-        fields = getattr(argument, "fields", None)
-        ranks = fields.get("group_ranks") if isinstance(fields, Mapping) else None
-        if isinstance(ranks, tuple):
-            return tuple(rank for rank in ranks if isinstance(rank, int))
-        if isinstance(ranks, Literal) and isinstance(ranks.value, tuple):
-            return tuple(rank for rank in ranks.value if isinstance(rank, int))
-    return ()
+def _mesh(mesh: tuple[Argument, ...]) -> tuple[list[int], list[int]]:
+    """Return the extents of a mesh of ranks, and its ranks in order."""
+    if mesh and all(isinstance(row, tuple) for row in mesh):
+        rows = [_mesh(row) for row in mesh if isinstance(row, tuple)]
+        return [len(mesh), *rows[0][0]], [rank for _, ranks in rows for rank in ranks]
+    return [len(mesh)], [rank for rank in mesh if isinstance(rank, int)]

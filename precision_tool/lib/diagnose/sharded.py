@@ -38,6 +38,7 @@ from precision_tool.lib.data.sharding import (
     match_shards,
     read_rank,
 )
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import Metrics
@@ -71,6 +72,8 @@ class ShardFault(StrEnum):
     COPIES_DIFFER = "copies_differ"
     #: A call with inputs that agree has an output that does not.
     DIFFERS = "differs"
+    #: A tensor is off on some ranks and agrees on others, and what came before agrees.
+    OTHER_VALUES = "other_values"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +232,8 @@ def compare_sharded(
     for path in (npu, golden):
         if not MSPROBE.lies_at(path):
             raise UsageError.of(path, "diagnose.sharded.kind")
+    if real_path(npu) == real_path(golden):
+        raise UsageError.of(golden, "data.same_dump")
     runs = find_msprobe(npu), find_msprobe(golden)
     notes = [note for run in runs for note in run.notes]
     by_step = _steps_of(*runs, wants)
@@ -427,6 +432,8 @@ class _Judge:
             by_call.setdefault(each.shards.call, []).append(each)
         for of_call in by_call.values():
             found += self._of_call(step, of_call, sums)
+        if not found and not self.findings:
+            found += self._other_values(step, opened, first_of)
         if self.findings:  # what comes of a fault of an earlier step is no further fault
             found = [each for each in found if each.fault is ShardFault.STALE]
         self.findings += found
@@ -538,6 +545,22 @@ class _Judge:
                         own_name=each.own_name(ranks), order=float(each.shards.order),
                         distance=max(result.distance for result in off),
                     )  # fmt: skip
+
+    @staticmethod
+    def _other_values(step: int, opened: Sequence[_Opened], first_of: Mapping[str, int]) -> Iterator[ShardFinding]:
+        """Yield the first tensor that is off on some ranks while it agrees on others, where nothing else is named."""
+        for each in opened:
+            off = [result for result in each.row.ranks if result.distance >= _SAME]
+            if each.row.agrees is False:
+                ranks = tuple(rank for result in off for rank in result.ranks)
+                if off and len(off) < len(each.row.ranks):
+                    order = first_of[each.shards.place.module] if each.shards.is_parameter else each.shards.order
+                    yield ShardFinding(
+                        fault=ShardFault.OTHER_VALUES, step=step, ranks=ranks, tensor=each.shards.name,
+                        own_name=each.own_name(ranks), order=float(order),
+                        distance=max(result.distance for result in off),
+                    )  # fmt: skip
+                return
 
     def _unlike_other_layers(
         self, step: int, opened: Sequence[_Opened], sums: Sequence[_Opened]
