@@ -107,6 +107,10 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.diagnose.stored_profile import read_profile
 
         args.profile = read_profile(posixpath.expanduser(args.profile))
+    if args.sharded is not None:
+        from precision_tool.lib.cli.sharded_command import run_sharded
+
+        return run_sharded(session, args, output)
     if args.all:
         return _run_study(session, args, output)
     _check_no_study(session, args)
@@ -328,6 +332,12 @@ def _note_unknown(session: Session, profile: DeviceProfile | None, diagnoses: Se
 def _add_study(parser: Parser) -> None:
     """Add the options of a study."""
     group = parser.folded_group("many ranks and steps", "--all")
+    flags.add(
+        group, "--sharded", metavar="FILE.json", nargs="?", const="", completes="file",
+        help="msprobe: the two sides split the network over ranks or micro-batches in different ways; merge the ranks' "
+        "tensors, compare them as wholes, and name wrong slices, missing reductions and stale shards. FILE.json says "
+        "how tensors are split where that cannot be told",
+    )  # fmt: skip
     group.add_argument("--step", metavar="N", help="with --all: only these steps: 3, 0-7 or 1,5,8-")
     group.add_argument("--rank", metavar="N", help="with --all: only these ranks")
     group.add_argument(

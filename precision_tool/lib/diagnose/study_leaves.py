@@ -523,6 +523,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
             if benchmark is not None:
                 folders[leaf.path] = benchmark
     lacking = [leaf for leaf in leaves if leaf.path not in folders]
+    notes += _other_ranks(leaves, [common] if golden is not None else [side for side in by_data.values() if side])
     if lacking and folders:
         place = Message("study.place", step=lacking[0].step, rank=lacking[0].rank)
         counts = {"count": len(lacking), "all": len(leaves)}
@@ -530,6 +531,16 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
     elif lacking:
         notes.append(Message("study.note.no_benchmark"))
     return Paired(folders=folders, notes=tuple(notes))
+
+
+def _other_ranks(leaves: Sequence[StudyLeaf], sides: Sequence[Benchmarks]) -> list[Message]:
+    """Return a note where the benchmark, by msprobe, has another number of ranks: it may be split otherwise."""
+    own = {leaf.rank for leaf in leaves}
+    for side in sides:
+        ranks = {rank for _, rank in side.by_place if rank is not None}
+        if ranks and len(ranks) != len(own) and MSPROBE.lies_at(side.root):
+            return [Message("study.note.other_ranks", npu=spans(own), benchmark=spans(ranks))]
+    return []
 
 
 def _of_data(data: str, notes: list[Message]) -> Benchmarks | None:

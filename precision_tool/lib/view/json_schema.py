@@ -34,6 +34,7 @@ from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_feeds import SameBatch
 from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.roles import Role as TensorRole
+from precision_tool.lib.diagnose.sharded import ShardFault
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_journal import Excuse
 from precision_tool.lib.diagnose.study_plan import Judging
@@ -335,11 +336,33 @@ def _study(kinds: _Parts) -> Part:
     })  # fmt: skip
 
 
+def _sharded(kinds: _Parts) -> Part:
+    """`ac --sharded`."""
+    finding = kinds.object("ShardFinding", {
+        "fault": ShardFault, "step": int, "ranks": [int], "tensor": str, "own_name": str, "distance": float,
+        "axis": int, "parts": int, "expected": [int], "held": [int], "other": str, "more": int,
+    })  # fmt: skip
+    placement = kinds.object("Placement", {
+        "splits": [kinds.object("Split", {"axis": int, "parts": int, "stride": int, "groups": int})],
+        "flat": bool, "terms": int, "mean": bool, "scale": float,
+    })  # fmt: skip
+    tensor = kinds.object("MergedTensor", {
+        "step": int, "tensor": str, "agrees": bool | None, "placement": _either(placement, NULL), "is_certain": bool,
+        "cosine": float | None, "distance": float | None, "max_absolute_error": float | None, "reason": str | None,
+        "ranks": [kinds.object("OfRanks", {"ranks": [int], "slices": [int], "distance": float})],
+    })  # fmt: skip
+    return kinds.object("Sharded", {
+        "npu": str, "benchmark": str, "ranks": [int], "benchmark_ranks": [int], "steps": [int],
+        "micro_batches": [int], "compared": int, "off": int, "threshold": float, "findings": [finding],
+        "tensors": [tensor],
+    })  # fmt: skip
+
+
 # --- the commands ---------------------------------------------------------------------------------------------------
 
 
 def _ac(kinds: _Parts) -> Part:
-    return _either(_results(kinds), _study(kinds))
+    return _either(_results(kinds), _study(kinds), _sharded(kinds))
 
 
 def _fusion(kinds: _Parts) -> Part:
