@@ -77,6 +77,12 @@ def judged(truth: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     answer = "nobody"
     if culprit is not None:
         answer = "step {step} rank {rank} {op} ({cause}, {ground}, {reach} {ranks})".format(**culprit)
+    alike = sorted({rank for item in said.get("same_batch", ()) for rank in item["ranks"]})
+    if alike:
+        answer += f", ranks {alike} read the same batch"
+    if truth["cause"] == "same_batch":
+        wrong = ["nobody"] if not alike else [] if culprit is None and alike == truth["at"] else ["rank"]
+        return {"right": not wrong, "wrong": wrong, "answer": answer}
     if truth["clean"]:
         right = culprit is None or any(_fits(other, culprit) == [] for other in truth["alternatives"])
         return {"right": right, "wrong": [] if right else ["accused"], "answer": answer}
