@@ -92,6 +92,10 @@ class Imprecise(Exact):
     Column sums of float16 numbers are kept in float16 from tile to tile.
     """
 
+    def __init__(self, coarser: float = 0.0) -> None:
+        """`coarser` are bits that its functions lack beyond."""
+        self._coarser = coarser
+
     _BITS: ClassVar = {"exp": 13, "sqrt": 13, "rsqrt": 12, "reciprocal": 12.5, "log": 13}
 
     def approx(self, function: str, x: Array) -> Array:
@@ -102,7 +106,7 @@ class Imprecise(Exact):
         exact = super().approx(function, x)
         wave = {"exp": 37.0, "sqrt": 51.0, "log": 29.0, "rsqrt": 43.0, "reciprocal": 61.0}[function]
         with np.errstate(invalid="ignore"):
-            error = 2.0 ** -self._BITS[function] * np.sin(wave * np.frexp(x)[0] + len(function))
+            error = 2.0 ** (self._coarser - self._BITS[function]) * np.sin(wave * np.frexp(x)[0] + len(function))
             return np.asarray(exact + error if function == "log" else exact * (1 + error))
 
     def matmul(self, a: Array, b: Array) -> Array:
@@ -157,7 +161,12 @@ def _terms_first(x: Array, axis: int | tuple[int, ...]) -> Array:
     return np.moveaxis(x, axes, range(len(axes))).reshape(-1, *rest)
 
 
-DEVICES: dict[str, Exact] = {"ideal": Exact(), "imprecise": Imprecise(), "outliers": Outliers()}
+DEVICES: dict[str, Exact] = {
+    "ideal": Exact(),
+    "imprecise": Imprecise(),
+    "coarse": Imprecise(2.0),
+    "outliers": Outliers(),
+}
 
 
 def _few_bits(x: Array, bits: int) -> Array:

@@ -30,6 +30,8 @@ class Feeding:
     same_batch: bool = False
     #: rank → learning rate of its device.
     rates: dict[int, float] = field(default_factory=dict)
+    #: The step from which on they have it.
+    rates_from: int = 0
     #: (rank, step) → what its device gets of the right data.
     data: dict[int, Callable[[int, Array], Array]] = field(default_factory=dict)
     rate: float = 0.05
@@ -514,7 +516,8 @@ class Net:
         """The learning rate, which decays from step to step on the device."""
         job = self.job
         base = job.variable("learning_rate", lambda r: np.asarray(self.feeding.rate), None)
-        for rank, value in self.feeding.rates.items():
+        changed = self.feeding.rates if job.step >= self.feeding.rates_from else {}
+        for rank, value in changed.items():
             base.device[rank] = np.asarray(value, "float32")
         factor = job.constant("decay_rate", 0.98**job.step)
         return job.op("Mul", "learning_rate_decay/Mul", lambda _, a, b: a * b, [base, factor])[0]
