@@ -47,7 +47,7 @@ def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, gr
 
 
 def block(value: float) -> BlockMeans:
-    return BlockMeans(means=np.array([value], np.float32), sizes=np.array([abs(value)], np.float32), rounding=2**-23)
+    return BlockMeans(figures=np.array([[value], [abs(value)]], np.float32), rounding=2**-23)
 
 
 def state(step: int, rank: int, *accused: Accused, network: str = "n", judged: bool = True) -> LeafState:
@@ -364,8 +364,8 @@ def test_hash_and_means_of_one_reading(
     assert not digest_of(tensor).means
     (means,) = digest_of(tensor, Means(blocks=3)).means
     parts = [array[start:end].astype(np.float64) for start, end in ((0, 333), (333, 666), (666, 1000))]
-    assert means.means == pytest.approx([part.mean() for part in parts], rel=1e-7)
-    assert means.sizes == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-7)
+    assert means.figures[0] == pytest.approx([part.mean() for part in parts], rel=1e-7)
+    assert means.figures[1] == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-7)
     assert means.rounding == rounding
 
 

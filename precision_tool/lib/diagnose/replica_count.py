@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.diagnose.recorded_collectives import Collective, Exchange
-from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Floats, Role, Vote, is_communication
 
 Doubles = npt.NDArray[np.float64]
 
@@ -143,46 +143,59 @@ class _Alike:
     """
 
     ranks: list[int]
-    came: Doubles | None
+    came: Floats | None
     parts: Doubles | None = None
     rounding: float
     #: Whether one put in what it got: its input may be written over.
     kept: bool = False
 
-    def add(self, other: _Alike, reduction: str) -> None:
-        """Add ranks that got the same."""
-        self.ranks += other.ranks
-        self.parts = _combined(self.parts, other.parts, reduction)
-        self.rounding = max(self.rounding, other.rounding)
-        self.kept |= other.kept
+    def add(self, rank: int, vote: Vote, collective: Collective) -> None:
+        """Add a rank that got the same."""
+        self.ranks.append(rank)
+        for each in vote.input_means:
+            self.rounding = max(self.rounding, each.rounding)
+        self.kept |= _has_kept(vote)
+        figures = _joined(vote.input_means)
+        if self.parts is None or self.parts.shape[1] != figures.shape[1] or vote.collective != collective:
+            self.parts = None
+            return
+        figures_of_all, sizes, least = self.parts
+        _COMBINE.get(collective.reduction, np.add)(figures_of_all, figures[0], out=figures_of_all)
+        sizes += figures[1]
+        np.minimum(least, np.abs(figures[0]), out=least)
+
+
+#: How collectives combine numbers that they do not add.
+_COMBINE = {"max": np.maximum, "min": np.minimum}
 
 
 def _combined(parts: Doubles | None, others: Doubles | None, reduction: str) -> Doubles | None:
     if parts is None or others is None or parts.shape != others.shape:
         return None
-    combine = {"max": np.maximum, "min": np.minimum}.get(reduction, np.add)
+    combine = _COMBINE.get(reduction, np.add)
     return np.stack((combine(parts[0], others[0]), parts[1] + others[1], np.minimum(parts[2], others[2])))
 
 
-def _alike_of(rank: int, vote: Vote, collective: Collective) -> _Alike:
-    """Return one rank's part in a collective that adds up; none in another one."""
-    gets = collective.exchange is not Exchange.REDUCE or collective.root == rank
+def _alike_of(rank: int, vote: Vote, came: Floats | None, collective: Collective) -> _Alike:
+    """Return one rank's part in a collective that adds up, which got `came`; none in another one."""
     return _Alike(
-        ranks=[rank], came=_joined(vote.output_means)[0] if gets else None,
-        parts=_put_in(vote.input_means) if vote.collective == collective else None,
-        rounding=max(each.rounding for each in (*vote.input_means, *vote.output_means)),
-        kept=gets and any(vote.inputs) and vote.inputs == vote.outputs,
+        ranks=[rank], came=came, parts=_put_in(vote.input_means) if vote.collective == collective else None,
+        rounding=max(each.rounding for each in (*vote.input_means, *vote.output_means)), kept=_has_kept(vote),
     )  # fmt: skip
 
 
+def _has_kept(vote: Vote) -> bool:
+    return vote.inputs == vote.outputs and any(vote.inputs)
+
+
 def _put_in(blocks: Sequence[BlockMeans]) -> Doubles:
-    figures, sizes = _joined(blocks)
-    return np.stack((figures, sizes, np.abs(figures)))
+    figures = _joined(blocks)
+    return np.stack((figures[0], figures[1], np.abs(figures[0])), dtype=np.float64)
 
 
-def _joined(blocks: Sequence[BlockMeans]) -> Doubles:
+def _joined(blocks: Sequence[BlockMeans]) -> Floats:
     """Return figures and sizes of all blocks; shape (2, blocks)."""
-    return np.concatenate([(each.means, each.sizes) for each in blocks], axis=1, dtype=np.float64)
+    return blocks[0].figures if len(blocks) == 1 else np.concatenate([each.figures for each in blocks], axis=1)
 
 
 class _Group:
@@ -251,7 +264,7 @@ class _Group:
     @property
     def tells_nothing(self) -> bool:
         """True if inputs may be written over: some put in what they, and others, got."""
-        return any(each.kept and len(each.ranks) > 1 for each in self._members)
+        return any(each.kept and each.came is not None and len(each.ranks) > 1 for each in self._members)
 
     @property
     def is_mean(self) -> bool:
@@ -285,6 +298,8 @@ class _Op:
     first: Vote
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
     outputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    #: What came out on any rank, each once.
+    results: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     alike: dict[tuple[str, ...], _Alike] = field(default_factory=dict)
     #: Votes on an exchange that adds nothing up over whole tensors.
     exchanged: dict[int, Vote] = field(default_factory=dict)
@@ -294,18 +309,20 @@ class _Op:
     def add(self, rank: int, vote: Vote) -> None:
         """Count the vote of a rank; of what all got alike one copy stays."""
         collective = vote.collective
-        self.inputs[rank], self.outputs[rank] = vote.inputs, vote.outputs
+        self.inputs[rank] = vote.inputs
+        outputs = self.outputs[rank] = self.results.setdefault(vote.outputs, vote.outputs)
         self.places[rank] = vote.epoch, vote.number
         self.sizes |= {vote.size} - {0}
         if collective.exchange not in _ADDED_UP:
             self.exchanged[rank] = vote
         elif vote.input_means:
-            part = _alike_of(rank, vote, self.first.collective)
-            key = vote.outputs if part.came is not None else ()
+            own = self.first.collective
+            gets = own.exchange is not Exchange.REDUCE or own.root == rank
+            key = outputs if gets else ()
             if key in self.alike:
-                self.alike[key].add(part, collective.reduction)
+                self.alike[key].add(rank, vote, own)
             else:
-                self.alike[key] = part
+                self.alike[key] = _alike_of(rank, vote, _joined(vote.output_means)[0] if gets else None, own)
 
     @property
     def ranks(self) -> frozenset[int]:
