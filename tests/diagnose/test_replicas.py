@@ -268,6 +268,7 @@ def test_clean_groups_accuse_nobody_whoever_is_missing() -> None:
     assert accuses([whole, pairs]) is None
     assert accuses([all_reduced({0: 3.0, 1: 3.0, 2: 7.0})]) is None, "the other of rank 2 was not dumped"
     assert accuses([all_reduced({0: 3.0, 1: 3.0, 2: 7.0}, size=2)]) is None
+    assert accuses([all_reduced({0: 3.0, 2: 7.0}, size=2)]) is None, "one of each pair"
     uneven = {0: 10.0, 1: 10.0, 2: 10.0, 3: 10.0, 4: 11.0, 5: 11.0}
     assert accuses([all_reduced(uneven)]) is None, "most is no group"
     assert accuses([whole, all_reduced({0: 9.0, 2: 9.0}, group="dp")]) is None, "of the group only two were dumped"

@@ -345,13 +345,23 @@ class _Op:
         """What its group is called; an op of which no graph tells the group is alone."""
         return self.first.group or (WORLD if self.is_of_all else f"op {self.first.op}")
 
+    def _listed(self) -> frozenset[int]:
+        """Return the ranks that the group's name lists."""
+        name = _LISTED_NAME.search(self.first.group)
+        ranks = frozenset(map(int, re.findall(r"\d+", name[0]))) if name else frozenset[int]()
+        return ranks if ranks.issuperset(self.outputs) else frozenset()
+
+    @property
+    def is_one_group(self) -> bool:
+        """True if all that voted are said to be of one group; of a name alone there may be several."""
+        return bool(self.is_of_all or self.first.collective.ranks or self._listed())
+
     def size(self, world_size: int) -> int:
         """Return how many ranks its group has; 0 where nothing tells."""
         if self.first.collective.ranks:
             return len(self.first.collective.ranks)
-        listed = _LISTED_NAME.search(self.first.group)
-        if listed and self.ranks.issubset(ranks := [int(number) for number in re.findall(r"\d+", listed[0])]):
-            return len(set(ranks))
+        if listed := self._listed():
+            return len(listed)
         agree = len(self.outputs) == world_size and not self.differ(self.outputs)
         if world_size and (self.is_of_all or agree):
             return world_size
@@ -383,7 +393,9 @@ class _Op:
         whole = _Group(every, collective)
         if len(whole.ranks) < len(self.outputs):
             return []
-        if len(whole.ranks) == size or (not size and (whole.is_right or whole.shows_itself)):
+        # So many of one name may be of several groups, unless they got the same.
+        is_certain = len(whole.ranks) == size and (self.is_one_group or len(every) == 1)
+        if is_certain or (size in (0, len(whole.ranks)) and (whole.is_right or whole.shows_itself)):
             return [whole]
         alone = [_Group([each], collective) for each in every if len(each.ranks) > 1]
         groups = [each for each in alone if len(each.ranks) == size or (not size and each.is_right)]
@@ -495,8 +507,7 @@ def _exchanges(op: _Op, size: int, shown: Iterable[tuple[str, frozenset[int]]]) 
     for group in groups:
         if len(group) > 1 and ranks.issuperset(group):
             off = _off(op.exchanged, group)
-            is_ordered = bool(collective.ranks) or op.is_of_all
-            if off and (is_ordered or sum(off.values()) < 2):
+            if off and (op.is_one_group or sum(off.values()) < 2):
                 yield off
 
 
@@ -553,8 +564,8 @@ def count_votes(step: int, ballots: Iterable[Ballot], world_size: int = 0) -> St
     ops = [(op, op.groups(size), size) for op in by_op.values() for size in (op.size(world_size),)]
     related = _Related(ops)
     agreed, departures = 0, []
-    for op, groups, size in ops:
-        for ranks, right in _electorates(op, groups, size, related):
+    for op, groups, _ in ops:
+        for ranks, right in _electorates(op, groups, related):
             departure = _departure(step, op, ranks, right)
             if departure is None:
                 agreed += 1
@@ -594,7 +605,7 @@ class _Related:
 
 
 def _electorates(
-    op: _Op, groups: Sequence[_Group], size: int, related: _Related
+    op: _Op, groups: Sequence[_Group], related: _Related
 ) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
     """Yield the ranks that must have an op's results alike, and those of them that sums show to be right."""
     if op.first.role is Role.UPDATE and len(op.ranks) > 1:
@@ -612,8 +623,7 @@ def _electorates(
             yield group.ranks, frozenset()
         elif group.right:
             yield group.ranks, frozenset(group.right)
-    is_one = not groups and (op.is_of_all or op.first.collective.ranks or len(op.ranks) == size)
-    for ranks in [rest] if is_one else related.of(op, rest):
+    for ranks in [rest] if op.is_one_group and not groups else related.of(op, rest):
         if len(ranks) > 1:
             yield ranks, frozenset()
 
