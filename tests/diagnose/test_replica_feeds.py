@@ -162,7 +162,7 @@ def test_data_of_another_size_are_those_of_a_rank_that_did_not_scale_them(
     sizes: tuple[float, ...], far: int | None
 ) -> None:
     def votes(rank: int) -> list[Vote]:
-        means = BlockMeans(means=np.zeros(1, np.float32), sizes=np.array([sizes[rank]], np.float32), rounding=0)
+        means = BlockMeans(figures=np.array([[0], [sizes[rank]]], np.float32), rounding=0)
         return [replace(given(Role.DATA, str(rank)), output_means=(means,))]
 
     assert [each[2] for each in differing(votes, len(sizes))] == ([] if far is None else [(far,)])

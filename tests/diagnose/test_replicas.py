@@ -47,7 +47,7 @@ def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, gr
 
 
 def block(value: float) -> BlockMeans:
-    return BlockMeans(means=np.array([value], np.float32), sizes=np.array([abs(value)], np.float32), rounding=2**-23)
+    return BlockMeans(figures=np.array([[value], [abs(value)]], np.float32), rounding=2**-23)
 
 
 def state(step: int, rank: int, *accused: Accused, network: str = "n", judged: bool = True) -> LeafState:
@@ -268,6 +268,7 @@ def test_clean_groups_accuse_nobody_whoever_is_missing() -> None:
     assert accuses([whole, pairs]) is None
     assert accuses([all_reduced({0: 3.0, 1: 3.0, 2: 7.0})]) is None, "the other of rank 2 was not dumped"
     assert accuses([all_reduced({0: 3.0, 1: 3.0, 2: 7.0}, size=2)]) is None
+    assert accuses([all_reduced({0: 3.0, 2: 7.0}, size=2)]) is None, "one of each pair"
     uneven = {0: 10.0, 1: 10.0, 2: 10.0, 3: 10.0, 4: 11.0, 5: 11.0}
     assert accuses([all_reduced(uneven)]) is None, "most is no group"
     assert accuses([whole, all_reduced({0: 9.0, 2: 9.0}, group="dp")]) is None, "of the group only two were dumped"
@@ -364,8 +365,8 @@ def test_hash_and_means_of_one_reading(
     assert not digest_of(tensor).means
     (means,) = digest_of(tensor, Means(blocks=3)).means
     parts = [array[start:end].astype(np.float64) for start, end in ((0, 333), (333, 666), (666, 1000))]
-    assert means.means == pytest.approx([part.mean() for part in parts], rel=1e-7)
-    assert means.sizes == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-7)
+    assert means.figures[0] == pytest.approx([part.mean() for part in parts], rel=1e-7)
+    assert means.figures[1] == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-7)
     assert means.rounding == rounding
 
 

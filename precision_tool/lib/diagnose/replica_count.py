@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.diagnose.recorded_collectives import Collective, Exchange
-from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Floats, Role, Vote, is_communication
 
 Doubles = npt.NDArray[np.float64]
 
@@ -140,46 +140,59 @@ class _Alike:
     """
 
     ranks: list[int]
-    came: Doubles | None
+    came: Floats | None
     parts: Doubles | None = None
     rounding: float
     #: Whether one put in what it got: its input may be written over.
     kept: bool = False
 
-    def add(self, other: _Alike, reduction: str) -> None:
-        """Add ranks that got the same."""
-        self.ranks += other.ranks
-        self.parts = _combined(self.parts, other.parts, reduction)
-        self.rounding = max(self.rounding, other.rounding)
-        self.kept |= other.kept
+    def add(self, rank: int, vote: Vote, collective: Collective) -> None:
+        """Add a rank that got the same."""
+        self.ranks.append(rank)
+        for each in vote.input_means:
+            self.rounding = max(self.rounding, each.rounding)
+        self.kept |= _has_kept(vote)
+        figures = _joined(vote.input_means)
+        if self.parts is None or self.parts.shape[1] != figures.shape[1] or vote.collective != collective:
+            self.parts = None
+            return
+        figures_of_all, sizes, least = self.parts
+        _COMBINE.get(collective.reduction, np.add)(figures_of_all, figures[0], out=figures_of_all)
+        sizes += figures[1]
+        np.minimum(least, np.abs(figures[0]), out=least)
+
+
+#: How collectives combine numbers that they do not add.
+_COMBINE = {"max": np.maximum, "min": np.minimum}
 
 
 def _combined(parts: Doubles | None, others: Doubles | None, reduction: str) -> Doubles | None:
     if parts is None or others is None or parts.shape != others.shape:
         return None
-    combine = {"max": np.maximum, "min": np.minimum}.get(reduction, np.add)
+    combine = _COMBINE.get(reduction, np.add)
     return np.stack((combine(parts[0], others[0]), parts[1] + others[1], np.minimum(parts[2], others[2])))
 
 
-def _alike_of(rank: int, vote: Vote, collective: Collective) -> _Alike:
-    """Return one rank's part in a collective that adds up; none in another one."""
-    gets = collective.exchange is not Exchange.REDUCE or collective.root == rank
+def _alike_of(rank: int, vote: Vote, came: Floats | None, collective: Collective) -> _Alike:
+    """Return one rank's part in a collective that adds up, which got `came`; none in another one."""
     return _Alike(
-        ranks=[rank], came=_joined(vote.output_means)[0] if gets else None,
-        parts=_put_in(vote.input_means) if vote.collective == collective else None,
-        rounding=max(each.rounding for each in (*vote.input_means, *vote.output_means)),
-        kept=gets and any(vote.inputs) and vote.inputs == vote.outputs,
+        ranks=[rank], came=came, parts=_put_in(vote.input_means) if vote.collective == collective else None,
+        rounding=max(each.rounding for each in (*vote.input_means, *vote.output_means)), kept=_has_kept(vote),
     )  # fmt: skip
 
 
+def _has_kept(vote: Vote) -> bool:
+    return vote.inputs == vote.outputs and any(vote.inputs)
+
+
 def _put_in(blocks: Sequence[BlockMeans]) -> Doubles:
-    figures, sizes = _joined(blocks)
-    return np.stack((figures, sizes, np.abs(figures)))
+    figures = _joined(blocks)
+    return np.stack((figures[0], figures[1], np.abs(figures[0])), dtype=np.float64)
 
 
-def _joined(blocks: Sequence[BlockMeans]) -> Doubles:
+def _joined(blocks: Sequence[BlockMeans]) -> Floats:
     """Return figures and sizes of all blocks; shape (2, blocks)."""
-    return np.concatenate([(each.means, each.sizes) for each in blocks], axis=1, dtype=np.float64)
+    return blocks[0].figures if len(blocks) == 1 else np.concatenate([each.figures for each in blocks], axis=1)
 
 
 class _Group:
@@ -248,7 +261,7 @@ class _Group:
     @property
     def tells_nothing(self) -> bool:
         """True if inputs may be written over: some put in what they, and others, got."""
-        return any(each.kept and len(each.ranks) > 1 for each in self._members)
+        return any(each.kept and each.came is not None and len(each.ranks) > 1 for each in self._members)
 
     @property
     def is_mean(self) -> bool:
@@ -282,6 +295,8 @@ class _Op:
     first: Vote
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
     outputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    #: What came out on any rank, each once.
+    results: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     alike: dict[tuple[str, ...], _Alike] = field(default_factory=dict)
     #: Votes on an exchange that adds nothing up over whole tensors.
     exchanged: dict[int, Vote] = field(default_factory=dict)
@@ -291,18 +306,20 @@ class _Op:
     def add(self, rank: int, vote: Vote) -> None:
         """Count the vote of a rank; of what all got alike one copy stays."""
         collective = vote.collective
-        self.inputs[rank], self.outputs[rank] = vote.inputs, vote.outputs
+        self.inputs[rank] = vote.inputs
+        outputs = self.outputs[rank] = self.results.setdefault(vote.outputs, vote.outputs)
         self.places[rank] = vote.epoch, vote.number
         self.sizes |= {vote.size} - {0}
         if collective.exchange not in _ADDED_UP:
             self.exchanged[rank] = vote
         elif vote.input_means:
-            part = _alike_of(rank, vote, self.first.collective)
-            key = vote.outputs if part.came is not None else ()
+            own = self.first.collective
+            gets = own.exchange is not Exchange.REDUCE or own.root == rank
+            key = outputs if gets else ()
             if key in self.alike:
-                self.alike[key].add(part, collective.reduction)
+                self.alike[key].add(rank, vote, own)
             else:
-                self.alike[key] = part
+                self.alike[key] = _alike_of(rank, vote, _joined(vote.output_means)[0] if gets else None, own)
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -325,13 +342,23 @@ class _Op:
         """What its group is called; an op of which no graph tells the group is alone."""
         return self.first.group or (WORLD if self.is_of_all else f"op {self.first.op}")
 
+    def _listed(self) -> frozenset[int]:
+        """Return the ranks that the group's name lists."""
+        name = _LISTED_NAME.search(self.first.group)
+        ranks = frozenset(map(int, re.findall(r"\d+", name[0]))) if name else frozenset[int]()
+        return ranks if ranks.issuperset(self.outputs) else frozenset()
+
+    @property
+    def is_one_group(self) -> bool:
+        """True if all that voted are said to be of one group; of a name alone there may be several."""
+        return bool(self.is_of_all or self.first.collective.ranks or self._listed())
+
     def size(self, world_size: int) -> int:
         """Return how many ranks its group has; 0 where nothing tells."""
         if self.first.collective.ranks:
             return len(self.first.collective.ranks)
-        listed = _LISTED_NAME.search(self.first.group)
-        if listed and self.ranks.issubset(ranks := [int(number) for number in re.findall(r"\d+", listed[0])]):
-            return len(set(ranks))
+        if listed := self._listed():
+            return len(listed)
         agree = len(self.outputs) == world_size and not self.differ(self.outputs)
         if world_size and (self.is_of_all or agree):
             return world_size
@@ -363,7 +390,9 @@ class _Op:
         whole = _Group(every, collective)
         if len(whole.ranks) < len(self.outputs):
             return []
-        if len(whole.ranks) == size or (not size and (whole.is_right or whole.shows_itself)):
+        # So many of one name may be of several groups, unless they got the same.
+        is_certain = len(whole.ranks) == size and (self.is_one_group or len(every) == 1)
+        if is_certain or (size in (0, len(whole.ranks)) and (whole.is_right or whole.shows_itself)):
             return [whole]
         alone = [_Group([each], collective) for each in every if len(each.ranks) > 1]
         groups = [each for each in alone if len(each.ranks) == size or (not size and each.is_right)]
@@ -475,8 +504,7 @@ def _exchanges(op: _Op, size: int, shown: Iterable[tuple[str, frozenset[int]]]) 
     for group in groups:
         if len(group) > 1 and ranks.issuperset(group):
             off = _off(op.exchanged, group)
-            is_ordered = bool(collective.ranks) or op.is_of_all
-            if off and (is_ordered or sum(off.values()) < 2):
+            if off and (op.is_one_group or sum(off.values()) < 2):
                 yield off
 
 
@@ -539,8 +567,8 @@ def count_votes(step: int, ballots: Iterable[Ballot], world_size: int = 0) -> St
     ops = [(op, op.groups(size), size) for op in by_op.values() for size in (op.size(world_size),)]
     related = _Related(ops)
     agreed, departures = 0, []
-    for op, groups, size in ops:
-        for ranks, right in _electorates(op, groups, size, related):
+    for op, groups, _ in ops:
+        for ranks, right in _electorates(op, groups, related):
             departure = _departure(step, op, ranks, right)
             if departure is None:
                 agreed += 1
@@ -580,7 +608,7 @@ class _Related:
 
 
 def _electorates(
-    op: _Op, groups: Sequence[_Group], size: int, related: _Related
+    op: _Op, groups: Sequence[_Group], related: _Related
 ) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
     """Yield the ranks that must have an op's results alike, and those of them that sums show to be right."""
     if op.first.role is Role.UPDATE and len(op.ranks) > 1:
@@ -598,8 +626,7 @@ def _electorates(
             yield group.ranks, frozenset()
         elif group.right:
             yield group.ranks, frozenset(group.right)
-    is_one = not groups and (op.is_of_all or op.first.collective.ranks or len(op.ranks) == size)
-    for ranks in [rest] if is_one else related.of(op, rest):
+    for ranks in [rest] if op.is_one_group and not groups else related.of(op, rest):
         if len(ranks) > 1:
             yield ranks, frozenset()
 

@@ -110,7 +110,7 @@ def _given(
 #: The size of fewer elements tells nothing.
 _FEWEST_ELEMENTS = 64
 _NO_DIGEST = Digest("")
-_NO_MEANS = BlockMeans(means=np.empty(0, np.float32), sizes=np.empty(0, np.float32), rounding=0)
+_NO_MEANS = BlockMeans(figures=np.empty((2, 0), np.float32), rounding=0)
 
 
 def _digest(tensor: Found, is_data: bool) -> Digest:
@@ -361,9 +361,9 @@ class _Feeds:
 
     def _scale(self, name: str, slot: int, votes: _ByRank) -> Iterator[FeedDeparture]:
         sizes = {
-            rank: float(vote.output_means[slot].sizes[0])
+            rank: float(vote.output_means[slot].figures[1, 0])
             for rank, vote in votes.items()
-            if len(vote.output_means[slot].sizes)
+            if vote.output_means[slot].figures.size
         }
         usual = median(sizes.values()) if len(sizes) >= _FEWEST_RANKS else nan
         far = {rank: size for rank, size in sizes.items() if not usual / _FAR <= size <= usual * _FAR}

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from sys import intern
 from typing import Any
@@ -70,11 +70,11 @@ Floats = npt.NDArray[np.float32]
 class BlockMeans:
     """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type.
 
-    Of one that a collective takes the maxima or minima of, these stand in the place of the means.
+    `figures` has shape (2, blocks): means, and sizes. Of a tensor that a collective takes the maxima or minima of,
+    these stand in the place of the means.
     """
 
-    means: Floats
-    sizes: Floats
+    figures: Floats
     rounding: float
 
 
@@ -122,21 +122,23 @@ _SIDES = ("inputs", "outputs", "fed_by", "input_means", "output_means")
 
 def pack_votes(votes: Sequence[Vote]) -> bytes:
     """Return votes as bytes that a worker hands back and a journal keeps."""
-    if not votes:
-        return b""
-    blocks = [each for vote in votes for each in (*vote.input_means, *vote.output_means)]
-    figures = [array for each in blocks for array in (each.means, each.sizes)]
-    columns: Columns = {name: coded([str(getattr(vote, name)) for vote in votes]) for name in _TEXTS}
-    columns |= {name: np.array([getattr(vote, name) for vote in votes], np.int64) for name in _NUMBERS}
-    columns |= {
-        "collective": coded([json.dumps(to_document(vote.collective)) for vote in votes]),
-        "counts": np.array([[len(getattr(vote, side)) for side in _SIDES] for vote in votes], np.int32).reshape(-1),
-        "digests": coded([text for vote in votes for text in (*vote.inputs, *vote.outputs, *vote.fed_by)]),
-        "lengths": np.array([len(each.means) for each in blocks], np.int32),
+    texts: list[str] = []
+    numbers: list[int] = []
+    blocks: list[BlockMeans] = []
+    for vote in votes:
+        texts += (str(getattr(vote, name)) for name in _TEXTS)
+        texts += (json.dumps(to_document(vote.collective)), *vote.inputs, *vote.outputs, *vote.fed_by)
+        numbers += (getattr(vote, name) for name in _NUMBERS)
+        numbers += (len(getattr(vote, side)) for side in _SIDES)
+        blocks += (*vote.input_means, *vote.output_means)
+    columns: Columns = {
+        "texts": coded(texts),
+        "numbers": np.array(numbers, np.int64),
+        "lengths": np.array([each.figures.size for each in blocks], np.int64),
         "roundings": np.array([each.rounding for each in blocks], np.float64),
-        "figures": np.concatenate([*figures, np.empty(0, np.float32)], dtype=np.float32),
+        "figures": np.concatenate([*(each.figures.reshape(-1) for each in blocks), np.empty(0, np.float32)]),
     }
-    return pack(columns)
+    return pack(columns) if votes else b""
 
 
 def unpack_votes(path: str, data: bytes) -> list[Vote]:
@@ -144,42 +146,30 @@ def unpack_votes(path: str, data: bytes) -> list[Vote]:
     if not data:
         return []
     columns: dict[str, Any] = {**unpack(path, data)}
+    collectives: dict[str, Collective] = {}
+    votes = []
     try:
-        texts = [[intern(text) for text in columns[name].texts] for name in _TEXTS]
-        texts_by_vote = zip(
-            *([of[code] for code in columns[name].codes] for name, of in zip(_TEXTS, texts, strict=True)), strict=True
+        texts = iter(columns["texts"])
+        figures, ends = columns["figures"], np.cumsum(columns["lengths"]).tolist()
+        blocks = (
+            BlockMeans(figures=figures[start:end].reshape(2, -1), rounding=rounding)
+            for start, end, rounding in zip([0, *ends], ends, columns["roundings"].tolist(), strict=False)
         )
-        numbers_by_vote = zip(*(columns[name].tolist() for name in _NUMBERS), strict=True)
-        collectives = [from_document(Collective, json.loads(text)) for text in columns["collective"].texts]
-        digests = list(columns["digests"])
-        ends = 2 * np.cumsum(columns["lengths"])
-        blocks = [
-            BlockMeans(means=of_block[: len(of_block) // 2], sizes=of_block[len(of_block) // 2 :], rounding=rounding)
-            for of_block, rounding in zip(
-                np.split(columns["figures"], ends)[:-1], columns["roundings"].tolist(), strict=True
-            )
-        ]
-        votes = []
-        at = block = 0
-        for own, numbers, code, counts in zip(
-            texts_by_vote, numbers_by_vote, columns["collective"].codes.tolist(),
-            columns["counts"].reshape(-1, len(_SIDES)).tolist(), strict=True,
-        ):  # fmt: skip
-            inputs, outputs, fed, means_in, means_out = counts
-            middle, end = at + inputs, at + inputs + outputs
+        for row in columns["numbers"].reshape(-1, len(_NUMBERS) + len(_SIDES)).tolist():
+            op, op_type, role, group, turn, summed_by, collective = islice(texts, len(_TEXTS) + 1)
+            number, epoch, size, inputs, outputs, fed, means_in, means_out = row
+            if collective not in collectives:
+                collectives[collective] = from_document(Collective, json.loads(collective))
             votes.append(
                 Vote(
-                    **dict(zip(_TEXTS, own, strict=True)) | {"role": Role(own[_TEXTS.index("role")])},
-                    **dict(zip(_NUMBERS, numbers, strict=True)),
-                    collective=collectives[code], inputs=tuple(digests[at:middle]),
-                    outputs=tuple(digests[middle:end]), fed_by=tuple(digests[end : end + fed]),
-                    input_means=tuple(blocks[block : block + means_in]),
-                    output_means=tuple(blocks[block + means_in : block + means_in + means_out]),
+                    op=op, type=op_type, role=Role(role), group=group, turn=turn, summed_by=summed_by,
+                    number=number, epoch=epoch, size=size, collective=collectives[collective],
+                    inputs=tuple(islice(texts, inputs)), outputs=tuple(islice(texts, outputs)),
+                    fed_by=tuple(islice(texts, fed)),
+                    input_means=tuple(islice(blocks, means_in)), output_means=tuple(islice(blocks, means_out)),
                 )
             )  # fmt: skip
-            at = end + fed
-            block += means_in + means_out
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
     return votes
 
@@ -262,8 +252,7 @@ def _means_of(reader: TensorReader, tensor: Tensor, wanted: Means) -> tuple[Bloc
         ]
         pieces.append(
             BlockMeans(
-                means=_floats([figure for figure, _ in parts]),
-                sizes=_floats([size for _, size in parts]),
+                figures=_floats([figure for figure, _ in parts], [size for _, size in parts]),
                 rounding=2 * UNIT[tensor.dtype],
             )
         )
@@ -296,12 +285,12 @@ def _recorded_means(tensor: TensorStatistics, wanted: Means) -> tuple[BlockMeans
     size = max(largest, default=None) if tensor.l2_norm is None else tensor.l2_norm / max(count, 1) ** 0.5
     if wanted.pieces != 1 or figure is None or size is None or not count or tensor.dtype not in UNIT:
         return ()
-    return (BlockMeans(means=_floats([figure]), sizes=_floats([size]), rounding=2 * UNIT[tensor.dtype]),)
+    return (BlockMeans(figures=_floats([figure], [size]), rounding=2 * UNIT[tensor.dtype]),)
 
 
-def _floats(values: Sequence[float]) -> Floats:
+def _floats(means: Sequence[float], sizes: Sequence[float]) -> Floats:
     with np.errstate(over="ignore"):  # what float32 cannot hold cannot be told, as if it were infinite
-        return np.array(values, np.float64).astype(np.float32)
+        return np.array([means, sizes], np.float64).astype(np.float32)
 
 
 # --- the votes of a leaf ---
