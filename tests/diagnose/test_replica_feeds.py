@@ -17,13 +17,14 @@ from rich.console import Console
 from precision_tool.lib.demo import ranks as demo
 from precision_tool.lib.diagnose.replica_count import Ballot, count_votes
 from precision_tool.lib.diagnose.replica_feeds import feeds_of_step, of_all_steps, shifts_of
-from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.update_inputs import Feed
+from precision_tool.lib.diagnose.update_inputs import Feed, fed_by, summed_by
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
+from precision_tool.lib.model.graph import Edge, Op, TensorDesc
 from precision_tool.lib.view.study_screen import reach, study_block
 
 RANKS = 4
@@ -214,6 +215,34 @@ def test_a_rank_whose_steps_are_others(ranks: int, late: int, offset: int) -> No
         return [votes(rank, step)[0], given(Role.VARIABLE, str(step))]
 
     assert not found(stale)
+
+
+def op(name: str, op_type: str, *inputs: str, scalars: tuple[int, ...] = (), **attrs: Any) -> Op:
+    shapes = [TensorDesc(shape=() if slot in scalars else (4, 3)) for slot in range(len(inputs))]
+    edges = tuple(Edge(producer=each, index=0) for each in inputs)
+    return Op(name=name, type=op_type, inputs=edges, input_descs=tuple(shapes), attrs=attrs)
+
+
+@pytest.mark.parametrize(
+    ("between", "summed"),
+    [
+        ([op("g", "RealDiv", "reduce", "count", scalars=(1,))], "reduce"),
+        ([op("cast", "Cast", "reduce"), op("g", "Mul", "cast", "scale", scalars=(1,))], "reduce"),
+        ([op("g", "MatMul", "reduce", "x")], ""),  # a part of a layer, which sums what goes between the parts
+        ([op("g", "Mul", "own", "norm", scalars=(1,)), op("norm", "Sqrt", "reduce", scalars=(0,))], ""),
+    ],
+)
+def test_what_an_update_is_given(between: list[Op], summed: str) -> None:
+    ops = [op("reduce", "HcomAllReduce", "own"), op("own", "MatMul", "x"), op("w", "Variable"), *between]
+    descent = op("update", "ApplyGradientDescent", "w", "rate", "g", scalars=(1,))
+    by_name = {each.name: each for each in ops}
+    assert summed_by(descent, by_name, is_communication) == summed
+    assert fed_by(descent.type, descent, 3) == ("var\tw", "alpha\trate", "delta\tg")
+    # What is an attribute is no input; what an input of a part of an optimizer is, its name does not say.
+    of_momentum = op("u", "ApplyMomentumD", "w", "m", "rate", "g", momentum=0.9)
+    assert fed_by(of_momentum.type, of_momentum, 4) == ("var\tw", "accum\tm", "lr\trate", "grad\tg")
+    assert not fed_by("LambApplyWeightAssign", op("u", "LambApplyWeightAssign", "a", "b", "c", "d", "w"), 5)
+    assert not fed_by("UnknownApply", op("u", "UnknownApply", "w"), 1)
 
 
 # --- whole studies ---

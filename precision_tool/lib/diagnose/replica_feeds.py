@@ -251,11 +251,17 @@ class _Feeds:
     def __init__(self, step: int, network: _Network) -> None:
         self._step = step
         self._network = network
-        self._slots = {op: list(_slots(votes)) for op, votes in network.updates.items()}
+        #: The slots of updates that not all ranks are given the same: these are few.
+        self._slots = {
+            op: list(_slots(votes))
+            for op, votes in network.updates.items()
+            if len({vote.inputs for vote in votes.values()}) > 1
+        }
         #: The updates of each variable in the step, in order.
         self._updates_of: dict[str, list[str]] = {}
         for op in sorted(network.updates, key=lambda name: _first(network.updates[name]).number):
-            variable = next((slot.producer for slot in self._slots[op] if slot.feed is Feed.VARIABLE), "")
+            first = dict(list(network.updates[op].items())[:1])
+            variable = next((slot.producer for slot in _slots(first) if slot.feed is Feed.VARIABLE), "")
             if variable:
                 self._updates_of.setdefault(variable, []).append(op)
         self._are_summed = any(vote.summed_by for votes in network.updates.values() for vote in votes.values())
@@ -286,9 +292,11 @@ class _Feeds:
     def _values(self) -> Iterator[FeedDeparture]:
         """Yield variables, and what optimizers remember, that replicas have otherwise."""
         for name, votes in self._network.variables.items():
-            yield from self._value(Feed.VARIABLE, name, self._updates_of.get(name, ()), _outputs(votes), _first(votes))
+            values = _outputs(votes)
+            if len(set(values.values())) > 1:
+                yield from self._value(Feed.VARIABLE, name, self._updates_of.get(name, ()), values, _first(votes))
         for variable, updates in self._updates_of.items():
-            for slot in self._slots[updates[0]]:
+            for slot in self._slots.get(updates[0], ()):
                 is_read_before = slot.producer in self._network.variables
                 if slot.feed in (Feed.VARIABLE, Feed.STATE) and not is_read_before:
                     name = slot.producer or f"{variable} ({slot.name})"
@@ -303,7 +311,7 @@ class _Feeds:
         majority tells.
         """
         update = next(iter(updates), "")
-        slots = (slot for op in updates for slot in self._slots[op])
+        slots = (slot for op in updates for slot in _slots(self._network.updates[op]))
         gradients = [slot.values for slot in slots if slot.feed is Feed.GRADIENT]
         if not any(any(by_rank.values()) for by_rank in gradients):
             yield from self._departure(feed, name, update, values, False, vote)
@@ -461,8 +469,9 @@ def _batches(network: _Network) -> tuple[list[SameBatch], set[int]]:
         groups[data[rank], variables.get(rank)].add(rank)
     found = []
     for group in groups.values():
-        put_in = _put_in(network, group)
-        if len(group) > 1 and put_in and (not (told := [alike for alike in put_in if alike is not None]) or all(told)):
+        put_in = _put_in(network, group) if len(group) > 1 else []
+        told = [alike for alike in put_in if alike is not None]
+        if put_in and all(told):
             found.append(SameBatch(ranks=tuple(sorted(group)), is_all=group == ranks, is_sure=bool(told)))
     return found, ranks
 

@@ -30,7 +30,7 @@ class Feed(StrEnum):
 _VARIABLES = frozenset({"var", "parameters"})
 _STATES = frozenset({
     "accum", "accum_update", "m", "v", "vhat", "mom", "ms", "mg", "linear", "stat", "beta1_power", "beta2_power",
-    "gradient_accumulator", "gradient_squared_accumulator", "global_step", "step",
+    "gradient_accumulator", "gradient_squared_accumulator", "global_step", "step", "max_grad_norm",
 })  # fmt: skip
 _GRADIENTS = frozenset({"grad", "gradient", "delta", "x1", "indices"})
 _RATES = frozenset({"lr", "learning_rate"})
@@ -40,7 +40,7 @@ _NUMBERS = (int, float)
 
 
 def feed_of(op_type: str, slot: int, name: str, is_tensor: bool) -> Feed:
-    """Return what an input of an update is. One without a name is a variable if it is the first, else a gradient."""
+    """Return what an input of an update is; of a recorded call, which has no names, the first is the variable."""
     if name in _RATES or (name == _RATE_OF_DESCENT and "GradientDescent" in op_type):
         return Feed.LEARNING_RATE
     if not is_tensor:
@@ -55,14 +55,18 @@ def feed_of(op_type: str, slot: int, name: str, is_tensor: bool) -> Feed:
 def fed_by(op_type: str, op: Op | None, count: int, variable: str = "") -> tuple[str, ...]:
     """Return name and producer of the first `count` inputs of an update, with a tab between; "" where not known.
 
-    `variable` is what a recorded call updates, whatever its first input was put out by.
+    `variable` is what a recorded call updates, whatever its first input was put out by. Of parts of an optimizer, and
+    of ops that no formula is known of, nothing is told: their inputs may be anything.
     """
-    spec = None if op is not None and op.is_recorded else find(op_type)
-    names = list(spec.inputs) if spec is not None else []
-    if len(names) > count and op is not None:  # numbers may be attributes
-        names = [name for name in names if name not in op.attrs]
-    if len(names) != count:
+    if op is not None and op.is_recorded:
         names = [""] * count
+    else:
+        spec = find(op_type)
+        names = list(spec.inputs) if spec is not None else []
+        if len(names) > count and op is not None:  # numbers may be attributes
+            names = [name for name in names if name not in op.attrs]
+        if len(names) != count or not _VARIABLES.issuperset(names[:1]):
+            return ()
     edges = () if op is None else op.inputs
     producers = [edge.producer if edge is not None else "" for edge in edges[:count]]
     producers += [""] * (count - len(producers))
