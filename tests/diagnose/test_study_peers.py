@@ -75,7 +75,7 @@ def test_a_study_goes_on_where_other_ranks_are_off_by_as_much(tmp_path: Path, mo
         nonlocal calls
         step, rank = calls // (2 * _RANKS), calls % _RANKS
         calls += 1
-        made = result * (1 + np.float32(5e-5) * rng.choice([-1, 1], result.shape)).astype(result.dtype)
+        made: Array = result * (1 + np.float32(5e-5) * rng.choice([-1, 1], result.shape)).astype(result.dtype)
         if (step, rank) == (0, 1):
             made.reshape(-1)[np.argmin(np.abs(made))] += 1e-4 * np.linalg.norm(made)
         if (step, rank) == (1, 2):
