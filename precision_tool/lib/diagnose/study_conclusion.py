@@ -481,6 +481,6 @@ def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:
     return [
         state
         if first is None or state.leaf.step <= first
-        else replace(state, judged=False, has_verdict=False, right=0, accused=())
+        else replace(state, judged=False, has_verdict=False, right=0, accused=(), excused=())
         for state in states
     ]

@@ -122,8 +122,9 @@ def with_excused(
             else item
             for item in state.accused
         ]  # fmt: skip
-        accused, excused = (tuple(item for item in together if (item.excuse is None) is kept) for kept in (True, False))
-        revised.append(replace(state, accused=accused, excused=excused) if excused else state)
+        excused = tuple(item for item in together if item.excuse is not None)
+        kept = tuple(item for item in together if item.excuse is None)
+        revised.append(replace(state, accused=kept, excused=excused) if excused else state)
     return revised
 
 
