@@ -129,7 +129,7 @@ def test_the_page_in_a_browser(studied: tuple[Path, RanksTruth], browse: Browse)
     colours = [page.ask(f"({PIXEL})({(at + 0.5) / count}, {y})") for y in (1 / 6, 1 / 2)]
     assert colours[0] != colours[1]
     assert page.text("#curves .multiple.is-off figcaption bdi") == "fc1/kernel"
-    assert page.text("#curves .is-off .marked") == "▲ 1"
+    assert page.page.locator("#curves .is-off .marked").text_content() == "▲ 1"
     assert page.page.locator("#curves .is-off .left").count() == 1
     check_cells_lead_to_folders(page, str(truth.culprit), at, count)
     page.page.click("#language")
