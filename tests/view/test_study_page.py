@@ -58,6 +58,9 @@ def test_the_data_of_the_page(studied: tuple[Path, RanksTruth]) -> None:
     folder = next(one for one in study["folders"] if (one["step"], one["rank"]) == (1, 1))
     assert folder["accused"][0]["op"] == truth.culprit
     place = f"{truth.culprit} --step 1 --rank 1"
+    off = [curve for curve in study["curves"]["curves"] if curve["leaves"]]
+    assert [(curve["name"], [line["rank"] for line in curve["lines"]]) for curve in off] == [("fc1/kernel", [1])]
+    assert [leaving["at"] for leaving in off[0]["leaves"]] == [1]
     lines = [f"precision-tool {line}" for line in (f"ni {place}", f"repro {place}", "ac --all")]
     assert [step["line"] for step in study["next"][-3:]] == lines
     assert str(truth.culprit) in path.read_text("utf-8"), "where no script runs"
@@ -125,6 +128,9 @@ def test_the_page_in_a_browser(studied: tuple[Path, RanksTruth], browse: Browse)
     assert page.text("#cell-rank").startswith(f"rank 1, {truth.culprit}: ")
     colours = [page.ask(f"({PIXEL})({(at + 0.5) / count}, {y})") for y in (1 / 6, 1 / 2)]
     assert colours[0] != colours[1]
+    assert page.text("#curves .multiple.is-off figcaption bdi") == "fc1/kernel"
+    assert page.page.locator("#curves .is-off .marked").text_content() == "▲ 1"
+    assert page.page.locator("#curves .is-off .left").count() == 1
     check_cells_lead_to_folders(page, str(truth.culprit), at, count)
     page.page.click("#language")
     assert data_of(path)["study"]["culprit"]["reach_text"]["zh"] in page.text("#study-verdict")

@@ -198,7 +198,7 @@ class CurveTaker:
         self._rows = _Rows(names, max(_CURVES, _CELLS // max(1, ranks)))
         self._allowed = sqrt(2 * (1 - threshold))
         self._threshold = threshold
-        self._pending: list[tuple[int, Wholes, dict[str, npt.NDArray[Any]]]] = []
+        self._pending: list[tuple[int, Wholes, dict[str, Doubles]]] = []
         self._step: int | None = None
         self._steps: list[_Step] = []
         self._ranks: set[int] = set()
@@ -318,9 +318,7 @@ class _Rows:
         return bool(name) and any(fnmatchcase(name, pattern) for pattern in self._names)
 
 
-def _values(
-    columns: Columns, at: Wholes, is_own: bool, threshold: float, allowed: float
-) -> dict[str, npt.NDArray[Any]]:
+def _values(columns: Columns, at: Wholes, is_own: bool, threshold: float, allowed: float) -> dict[str, Doubles]:
     """Return what is asked of the rows `at` of a leaf."""
 
     def column(name: str) -> Doubles:
@@ -340,13 +338,13 @@ def _values(
         of_norms = np.abs(values["norm"] / own["norm"] - 1)
     # As `agreement.agrees`; of statistics the norms tell.
     off = np.where(column("scalar") > 0, distance > allowed, cosine < threshold) | (column("mismatches") > 0)
-    off = np.where(is_compared, off, of_norms > allowed) & ~np.isnan(own["norm"])
-    values["off"] = off & is_own
+    is_off: npt.NDArray[np.bool_] = np.where(is_compared, off, of_norms > allowed) & ~np.isnan(own["norm"])
+    values["off"] = is_off.astype(np.float64)
     values["distance"] = np.where(is_compared, distance, of_norms)
     return values
 
 
-def _reduced(step: int, leaves: Sequence[tuple[int, Wholes, dict[str, npt.NDArray[Any]]]]) -> _Step:
+def _reduced(step: int, leaves: Sequence[tuple[int, Wholes, dict[str, Doubles]]]) -> _Step:
     """Return what stays of a step."""
     ids = np.unique(np.concatenate([of_leaf for _, of_leaf, _ in leaves]))
     ranks = np.array(sorted({rank for rank, _, _ in leaves}))

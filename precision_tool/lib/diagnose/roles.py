@@ -162,9 +162,9 @@ class _Graph:
                 continue
             call = op.recorded.call
             if op.recorded.has_parameters_grad and call.call is not None:
-                slots = [slot for slot, _ in call.tensors() if slot.startswith("parameters")]
-                for number, slot in enumerate(slots):
-                    name = f"{call.call.name}.{slot.split('.')[1]}"
+                places = [place for place, _ in call.tensors() if place.startswith("parameters")]
+                for number, place in enumerate(places):
+                    name = f"{call.call.name}.{place.split('.')[1]}"
                     yield Role.GRADIENT, name, [(op.name, f"output:{number}")]
             for slot, edge in enumerate(op.inputs):
                 producer = None if edge is None else self._ops.get(edge.producer)
