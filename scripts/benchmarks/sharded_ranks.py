@@ -23,6 +23,10 @@ WIDTH, HEADS, LENGTH, BATCH, VOCABULARY, LAYERS, EXPERTS = 32, 4, 8, 8, 64, 4, 4
 LAYOUTS: dict[str, dict[str, int]] = {
     "whole": {},
     "whole_moe": {"moe": 1},
+    "whole_fused": {"fused": 1},
+    "tp2_fused": {"tp": 2, "fused": 1},
+    "tp4_fused": {"tp": 4, "fused": 1},
+    "dp2_fused": {"dp": 2, "fused": 1},
     "tp2": {"tp": 2},
     "tp4": {"tp": 4},
     "dp2": {"dp": 2},
@@ -44,7 +48,7 @@ class Mesh:
     def __init__(self, rank: int, sizes: dict[str, int]) -> None:
         self.rank = rank
         self.tp, self.dp, self.pp = (sizes.get(name, 1) for name in ("tp", "dp", "pp"))
-        self.sp, self.fsdp, self.moe = (bool(sizes.get(name)) for name in ("sp", "fsdp", "moe"))
+        self.sp, self.fsdp, self.moe, self.fused = (bool(sizes.get(name)) for name in ("sp", "fsdp", "moe", "fused"))
         self.micro = sizes.get("micro", 1)
         self.tp_rank, rest = rank % self.tp, rank // self.tp
         self.dp_rank, self.pp_rank = rest % self.dp, rest // self.dp
@@ -143,12 +147,14 @@ class _Scatter(torch.autograd.Function):
 class Column(nn.Module):
     """A linear layer of which each rank has some outputs."""
 
-    def __init__(self, whole: torch.Tensor, mesh: Mesh, part: int) -> None:
+    def __init__(self, whole: torch.Tensor, mesh: Mesh, part: int, groups: int = 1, has_bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(whole.chunk(mesh.tp, 0)[part].clone())
+        slices = [each.chunk(mesh.tp, 0)[part] for each in whole.chunk(groups, 0)]
+        self.weight = nn.Parameter(torch.cat(slices, 0).clone())
+        self.bias = nn.Parameter(0.1 * self.weight.detach().sum(1)) if has_bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight, self.bias)
 
 
 class Row(nn.Module):
@@ -158,16 +164,18 @@ class Row(nn.Module):
         super().__init__()
         part = (mesh.tp_rank + 1) % mesh.tp if fault.at("wrong_row", layer) else mesh.tp_rank
         self.weight = nn.Parameter(whole.chunk(mesh.tp, 1)[part].clone())
+        self.bias = nn.Parameter(0.1 * whole.sum(1)) if mesh.fused else None
         self.mesh, self.is_kept = mesh, fault.at("no_reduce", layer)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.linear(x, self.weight)
         mesh = self.mesh
         if mesh.tp == 1:
-            return y
+            return F.linear(x, self.weight, self.bias)
+        y = F.linear(x, self.weight)
         if mesh.sp:
             return _Scatter.apply(y, mesh.tp_group, mesh.tp, mesh.tp_rank, self.is_kept)
-        return _Reduce.apply(y, mesh.tp_group, self.is_kept)
+        y = _Reduce.apply(y, mesh.tp_group, self.is_kept)
+        return y if self.bias is None else y + self.bias
 
 
 class Flat(nn.Module):
@@ -221,7 +229,10 @@ class Layer(nn.Module):
                 norm.bias.copy_(0.1 * weights(WIDTH))
         own = mesh.tp_rank
         other = (own + 1) % mesh.tp
-        for name in ("q", "k", "v"):
+        if mesh.fused:
+            part = other if fault.at("wrong_column", number) else own
+            self.qkv = Column(weights(3 * WIDTH, WIDTH), mesh, part, 3, True)
+        for name in () if mesh.fused else ("q", "k", "v"):
             part = other if name == "k" and fault.at("wrong_column", number) else own
             setattr(self, name, Column(weights(WIDTH, WIDTH), mesh, part))
         self.out = Row(weights(WIDTH, WIDTH), mesh, fault, number)
@@ -246,7 +257,7 @@ class Layer(nn.Module):
         elif mesh.fsdp:
             self.up, self.down = (Flat(weights(*shape), mesh, fault, number) for shape in shapes)
         else:
-            self.up = Column(weights(*shapes[0]), mesh, other if fault.at("wrong_up", number) else own)
+            self.up = Column(weights(*shapes[0]), mesh, other if fault.at("wrong_up", number) else own, 1, mesh.fused)
             self.down = Row(weights(*shapes[1]), mesh, fault, -1)
 
     def enter(self, x: torch.Tensor, turned: bool = False) -> torch.Tensor:
@@ -258,10 +269,11 @@ class Layer(nn.Module):
         return _Copy.apply(x, mesh.tp_group, self.fault.at("no_backward_reduce", self.number))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        turned = self.fault.at("turned", self.number)
+        mesh, turned = self.mesh, self.fault.at("turned", self.number)
         y = self.enter(self.norm1(x), turned)
         batch, length, _ = y.shape
-        q, k, v = (z.view(batch, length, -1, WIDTH // HEADS).transpose(1, 2) for z in (self.q(y), self.k(y), self.v(y)))
+        three = self.qkv(y).chunk(3, -1) if mesh.fused else (self.q(y), self.k(y), self.v(y))
+        q, k, v = (z.view(batch, length, -1, WIDTH // HEADS).transpose(1, 2) for z in three)
         scores = F.softmax(torch.matmul(q, k.transpose(-1, -2)) / (WIDTH // HEADS) ** 0.5, -1)
         x = x + self.out(torch.matmul(scores, v).transpose(1, 2).reshape(batch, length, -1))
         y = self.enter(self.norm2(x))
@@ -332,7 +344,14 @@ def train(case: dict[str, Any]) -> None:
     task = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(
-            {"task": "tensor", "dump_path": case["out"], "rank": [], "step": [0, 1], "level": "mix", "tensor": task},
+            {
+                "task": "tensor",
+                "dump_path": case["out"],
+                "rank": [],
+                "step": [0, 1],
+                "level": case.get("level", "mix"),
+                "tensor": task,
+            },
             file,
         )
     debugger = PrecisionDebugger(config_path=path)

@@ -22,10 +22,11 @@ from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
 from precision_tool.lib.diagnose.run_checks import Analysis, check_benchmark_fits
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
+from precision_tool.lib.diagnose.study_leaves import OTHER_RANKS
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, PrecisionToolError, UsageError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.device_profile import DeviceProfile
     from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.diagnose.redump import Redump
+    from precision_tool.lib.diagnose.sharded import ShardedRun
     from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
     from precision_tool.lib.diagnose.study import Study
     from precision_tool.lib.diagnose.verdict_model import Verdict
@@ -457,20 +459,41 @@ def _show_or_print_study(
         from precision_tool.lib.view.study_report import write_study
 
         write_study(page, study, replace(output, command=PROGRAM).command_for(session))
+    merged = _merged_too(session, args, output, study)
+    tell_notes(session, output)
     if args.json:
         redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
         document = {**study.to_dict(), "redump": redump_dict}
+        if merged is not None:
+            document["sharded"] = merged.to_dict()
         output.write_json(json.dumps(document, indent=None if args.watch else 1))
         output.out.file.flush()
         return
     named = [part for option, path in (("-rt", args.right), ("-g", args.graph)) if path for part in (option, path)]
     _show_study(study, output, output.command_for(session), named if args.left else None)
+    if merged is not None:
+        from precision_tool.lib.view.sharded_screen import sharded_block
+
+        output.show(*sharded_block(merged, args.limit))
     if page:
         output.print_line(text("screen.cli.report", path=shown_path(page)))
     if study.statistics is not None:
         from precision_tool.lib.view.study_screen import statistics_block
 
         output.out.print(statistics_block(study.statistics, redump, written))
+
+
+def _merged_too(session: Session, args: argparse.Namespace, output: Output, study: Study) -> ShardedRun | None:
+    """Compare the ranks merged as well, where the benchmark has another number of them; None where it has not."""
+    if not any(note.kind == OTHER_RANKS for note in study.notes):
+        return None
+    from precision_tool.lib.cli.sharded_command import compare_merged
+
+    try:
+        return compare_merged(session, args, output)
+    except PrecisionToolError as error:
+        session.workspace.notes.append(Message("study.note.not_merged", reason=error.full_message))
+        return None
 
 
 def _plan_redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:

@@ -10,7 +10,7 @@ from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
 from precision_tool.lib.compare.scheduler import counting
 from precision_tool.lib.data.shard_map import ShardMap, read_shard_map
 from precision_tool.lib.data.sides import default_golden, default_npu
-from precision_tool.lib.diagnose.sharded import compare_sharded
+from precision_tool.lib.diagnose.sharded import ShardedRun, compare_sharded
 from precision_tool.lib.diagnose.study_leaves import parse_numbers
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
@@ -31,17 +31,22 @@ def run_sharded(session: Session, args: argparse.Namespace, output: Output) -> i
     for name, option in _OTHERS.items():
         if getattr(args, name, None):
             raise UsageError("cli.option_not_with_sharded", option=option)
+    run = compare_merged(session, args, output)
+    session.workspace.notes += run.notes
+    tell_notes(session, output)
+    if args.json:
+        output.write_json(json.dumps(run.to_dict(), indent=1))
+    else:
+        output.show(*sharded_block(run, args.limit))
+    return FOUND if args.fail and (run.findings or run.off) else DONE
+
+
+def compare_merged(session: Session, args: argparse.Namespace, output: Output) -> ShardedRun:
+    """Return the comparison of both sides merged, of the wanted steps. Errors as of `compare_sharded`."""
     shard_map = read_shard_map(posixpath.expanduser(args.sharded)) if args.sharded else ShardMap()
     npu = args.left or default_npu(session.workspace)
     golden = args.right or default_golden(session.workspace, npu)
     wants = None if args.step is None else parse_numbers(args.step)
     with ProgressReport(output.err, "comparing") as progress:
         tell = counting(progress, "tensors")
-        run = compare_sharded(npu, golden, threshold=args.threshold, shard_map=shard_map, wants=wants, progress=tell)
-    session.workspace.notes += run.notes
-    tell_notes(session, output)
-    if args.json:
-        output.write_json(json.dumps({**run.to_dict(), "threshold": args.threshold}, indent=1))
-    else:
-        output.show(*sharded_block(run, args.threshold, args.limit or len(run.off)))
-    return FOUND if args.fail and (run.findings or run.off) else DONE
+        return compare_sharded(npu, golden, threshold=args.threshold, shard_map=shard_map, wants=wants, progress=tell)

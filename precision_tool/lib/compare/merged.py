@@ -47,6 +47,8 @@ _PIECE = 1 << 20
 _RUN, _RUNS, _OUTER = 32, 4, 64
 #: A placement is right where the sample is off by less than this; a less simple one has to be better by `_BETTER`.
 _RIGHT, _BETTER = 0.05, 0.02
+#: So many rows tell a vector that was added to all of them from what differs.
+_ROWS = 8
 #: Values that were copied, maybe in a narrower type, are off by less than this.
 _EQUAL = 1e-3
 #: Whole numbers that gradients of a mean over a part of the batch may be larger by agree within this.
@@ -191,6 +193,24 @@ class Added(Values):
     def grid(self, coordinates: Coordinates) -> Doubles:
         with np.errstate(all="ignore"):
             return np.asarray(sum(part.grid(coordinates) for part in self._parts) * self._factor)
+
+
+class Shifted(Values):
+    """An array plus a vector along the last axis: what `other` has more, as its mean over a sample of the rows."""
+
+    def __init__(self, values: Values, other: Values) -> None:
+        self._values, self.shape = values, values.shape
+        *outer, _ = sample_of(self.shape)
+        rows = (*outer, np.arange(self.shape[-1]))
+        with np.errstate(all="ignore"):
+            apart = other.grid(rows) - values.grid(rows)
+        self._vector = apart.reshape(-1, self.shape[-1]).mean(0)
+
+    def box(self, box: Box) -> Doubles:
+        return self._values.box(box) + self._vector[slice(*box[-1])]
+
+    def grid(self, coordinates: Coordinates) -> Doubles:
+        return self._values.grid(coordinates) + self._vector[coordinates[-1]]
 
 
 class Cut(Values):
@@ -455,6 +475,10 @@ class MergedTensor:
             parts = [members[member] for member in group]
             own = Added(parts) if len(group) > 1 else parts[0]
             own, other = _slice_of(fit.npu, positions, own, whole, members)
+            if fit.npu.is_shifted:
+                if own.shape != other.shape or prod(own.shape[:-1]) < _ROWS:
+                    raise ValueError
+                own = Shifted(own, other)
             groups.append((tuple(self.ranks[member] for member in group), positions, own, other))
         return groups
 
@@ -704,5 +728,6 @@ def describe(placement: Placement) -> dict[str, Any]:
         "flat": placement.is_flat,
         "terms": placement.terms,
         "mean": placement.is_mean,
+        "shifted": placement.is_shifted,
         "scale": placement.scale,
     }

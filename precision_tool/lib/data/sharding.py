@@ -436,7 +436,8 @@ class Placement:
     Members are the ranks that have the tensor, counted from 0 in their order. `terms` members each are added up, those
     that differ in `stride`; `is_mean`: then divided by their number. `is_flat`: slices of all elements in one line, the
     last one padded. `order` has the member at each place where these do not follow their numbers. `scale` is what the
-    whole is multiplied with to be the benchmark: gradients of a mean over a part of the batch are larger.
+    whole is multiplied with to be the benchmark: gradients of a mean over a part of the batch are larger. A sum that is
+    `shifted` lacks a vector along the last axis, or has it too often: a bias that is added after the reduction.
     """
 
     splits: tuple[Split, ...] = ()
@@ -446,6 +447,7 @@ class Placement:
     is_flat: bool = False
     order: tuple[int, ...] = ()
     scale: float = 1.0
+    is_shifted: bool = False
 
     @property
     def is_sum(self) -> bool:
@@ -524,6 +526,12 @@ def _by_axes(members: int, shapes: Sequence[Shape], whole: Shape) -> Iterator[Pl
             for stride in _divisors(members // terms):
                 if _is_mesh([*((split.parts, split.stride) for split in splits), (terms, stride)], members):
                     yield Placement(splits=splits, terms=terms, stride=stride)
+    if len(whole) > 1:
+        for splits in _strides(cut, members):
+            if rest > 1 and _is_mesh([*((split.parts, split.stride) for split in splits), (rest, pieces)], members):
+                yield Placement(splits=splits, terms=rest, stride=pieces, is_shifted=True)
+            if rest > 1 and _is_mesh([*((split.parts, split.stride) for split in splits), (rest, 1)], members):
+                yield Placement(splits=splits, terms=rest, is_shifted=True)
     if len(cut) == 1 and len(set(shapes)) == 1:
         axis, parts = cut[0]
         own = shapes[0][axis]

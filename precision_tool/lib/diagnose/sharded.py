@@ -165,6 +165,7 @@ class ShardedRun:
     golden_ranks: tuple[int, ...]
     steps: tuple[int, ...]
     parts: tuple[int, int]
+    threshold: float
     rows: tuple[ShardedRow, ...]
     findings: tuple[ShardFinding, ...]
     notes: tuple[Message, ...] = ()
@@ -190,6 +191,7 @@ class ShardedRun:
             "micro_batches": list(self.parts),
             "compared": len(self.compared),
             "off": len(self.off),
+            "threshold": self.threshold,
             "findings": [finding.to_dict() for finding in self.findings],
             "tensors": [row.to_dict() for row in self.rows],
         }
@@ -253,6 +255,7 @@ def compare_sharded(
         raise DataNotFoundError.of(golden, "diagnose.sharded.nothing", reason=reason)
     return ShardedRun(
         npu=npu, golden=golden, ranks=_ranks(runs[0]), golden_ranks=_ranks(runs[1]), steps=tuple(by_step), parts=parts,
+        threshold=threshold,
         rows=tuple(rows), findings=tuple(_together(judge.findings)), notes=tuple(notes),
     )  # fmt: skip
 
@@ -327,6 +330,8 @@ class _Judge:
     notes: list[Message] = field(default_factory=list)
     _fits: dict[str, Fit] = field(default_factory=dict)
     _offsets: dict[int, dict[str, int]] = field(default_factory=dict)
+    #: Whether something was off in the step before, of which copies that differ may come.
+    _was_off: bool = False
     #: Parameters and their gradients in the step before, by the benchmark's name.
     _before: dict[str, _Opened] = field(default_factory=dict)
     _gradients: dict[str, _Opened] = field(default_factory=dict)
@@ -357,6 +362,7 @@ class _Judge:
         # What is right tells of what is not, also of layers before it.
         opened = [self._again(step, each) for each in opened]
         self._judge(step, opened, {side.rank: side.exchanged for side in npu})
+        self._was_off = any(each.row.agrees is False and not each.fit.is_right for each in opened)
         self._before = {each.shards.name: each for each in opened if each.shards.is_parameter}
         self._gradients = {
             each.shards.name: each for each in opened if each.shards.direction is Direction.PARAMETERS_GRAD
@@ -670,7 +676,7 @@ class _Judge:
     def _copies(self, step: int, each: _Opened, order: float) -> Iterator[ShardFinding]:
         """Yield copies of a parameter that were equal in the step before and are not any more."""
         before = self._before.get(each.shards.name)
-        if before is None or not before.fit.is_right or _unequal(before) or not _unequal(each):
+        if self._was_off or before is None or not before.fit.is_right or _unequal(before) or not _unequal(each):
             return
         gradient = self._gradients.get(_gradient_of(each.shards.name))
         ranks = tuple(each.merged.ranks)

@@ -45,6 +45,8 @@ _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
 _TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
 #: So many of a leaf's ops stand for all; dumps that share so much of them are of one network, collected again.
 _SKETCHED, _MIN_SHARED_FRACTION = 32, 0.5
+#: The note on a benchmark that has another number of ranks.
+OTHER_RANKS = "study.note.other_ranks"
 #: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
 _DATA = "precision_data"
 
@@ -539,7 +541,7 @@ def _other_ranks(leaves: Sequence[StudyLeaf], sides: Sequence[Benchmarks]) -> li
     for side in sides:
         ranks = {rank for _, rank in side.by_place if rank is not None}
         if ranks and len(ranks) != len(own) and MSPROBE.lies_at(side.root):
-            return [Message("study.note.other_ranks", npu=spans(own), benchmark=spans(ranks))]
+            return [Message(OTHER_RANKS, npu=spans(own), benchmark=spans(ranks))]
     return []
 
 

@@ -330,7 +330,7 @@ def _study(kinds: _Parts) -> Part:
         "statistics": _either(NULL, kinds.object("Statistics", {
             "suspicions": [suspicion], "leaves": int, "tensors": int, "unread": [str],
         })),
-        "notes": [str],
+        "notes": [str], "sharded?": _sharded(kinds),
         "redump": _either(NULL, kinds.record(Redump, settings=dict[str, str], path=str | None)),
         "unread": _either(NULL, kinds.object("Unread", {"files": int, "reason": str})),
     })  # fmt: skip
@@ -344,7 +344,7 @@ def _sharded(kinds: _Parts) -> Part:
     })  # fmt: skip
     placement = kinds.object("Placement", {
         "splits": [kinds.object("Split", {"axis": int, "parts": int, "stride": int, "groups": int})],
-        "flat": bool, "terms": int, "mean": bool, "scale": float,
+        "flat": bool, "terms": int, "mean": bool, "shifted": bool, "scale": float,
     })  # fmt: skip
     tensor = kinds.object("MergedTensor", {
         "step": int, "tensor": str, "agrees": bool | None, "placement": _either(placement, NULL), "is_certain": bool,

@@ -20,8 +20,8 @@ from precision_tool.lib.view.text import LabelledLines, Line, plain, safe, shown
 _RANKS, _FURTHER = 4, 5
 
 
-def sharded_block(run: ShardedRun, threshold: float, limit: int) -> Iterator[RenderableType]:
-    """Return what was found out: the earliest fault with what proves it, and the first `limit` tensors that are off."""
+def sharded_block(run: ShardedRun, limit: int) -> Iterator[RenderableType]:
+    """Return the earliest fault with what proves it, and the first `limit` tensors that are off (0: all)."""
     rows: list[Line] = []
     first, *rest = run.findings or (None,)
     if first is not None:
@@ -40,22 +40,22 @@ def sharded_block(run: ShardedRun, threshold: float, limit: int) -> Iterator[Ren
         head, style = shown(off), "yellow"
     else:
         head, style = shown(Message("sharded.clean")), "green"
-    rows += _looked_at(run, threshold)
+    rows += _looked_at(run)
     yield Box(
         Group(Prose(head), LabelledLines(rows)), title=shown(Message("sharded.title")), style=style, box=box.HEAVY
     )
-    if run.off and limit:
-        yield _table(run.off[:limit])
+    if run.off:
+        yield _table(run.off[: limit or None])
 
 
-def _looked_at(run: ShardedRun, threshold: float) -> Iterator[Line]:
+def _looked_at(run: ShardedRun) -> Iterator[Line]:
     steps = Message("study.steps", count=len(run.steps), steps=spans(run.steps))
     sides = Message(
         "sharded.sides", npu=spans(run.ranks), golden=spans(run.golden_ranks), npu_parts=run.parts[0],
         golden_parts=run.parts[1], steps=steps,
     )  # fmt: skip
     yield Message("sharded.label.sides"), shown(sides)
-    compared = Message("sharded.compared", count=len(run.compared), below=len(run.off), threshold=threshold)
+    compared = Message("sharded.compared", count=len(run.compared), below=len(run.off), threshold=run.threshold)
     yield Message("sharded.label.compared"), shown(compared)
     kinds: Counter[str] = Counter()
     for row in run.compared:
