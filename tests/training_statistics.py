@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp
 from precision_tool.lib.demo.device import Step, Value
 from precision_tool.lib.demo.ranks import Training, fault_of_ranks
+from precision_tool.lib.diagnose.replica_count import StepVotes, count_votes
+from precision_tool.lib.diagnose.replica_votes import Epochs, Vote, votes_of
 from precision_tool.lib.diagnose.study_statistics import LeafStatistics, of_ops
 from precision_tool.lib.model.tensor import TensorStatistics
 
@@ -37,9 +40,9 @@ def benchmark(value: Value) -> Any:
     return np.asarray(value.reference)
 
 
-def of_step(ops: Sequence[Step], step: int, rank: int, side: Any = device) -> LeafStatistics:
-    """The statistics of a rank's step."""
-    told = [
+def dumped(ops: Sequence[Step], side: Any = device) -> list[DumpedOp]:
+    """What a rank's step has dumped."""
+    return [
         DumpedOp(
             name=flatten(one.op.name),
             op_type=one.op.type,
@@ -50,7 +53,15 @@ def of_step(ops: Sequence[Step], step: int, rank: int, side: Any = device) -> Le
         for one in ops
         if one.dumped
     ]
-    return of_ops(told, step, rank)
+
+
+def votes_on(steps: Sequence[Step], ops: Sequence[DumpedOp]) -> list[Vote]:
+    """The votes of a rank's step."""
+    by_name = {op.name: op for op in ops}
+    files = [SimpleNamespace(name=SimpleNamespace(op_name=op.name, op_type=op.op_type)) for op in ops]
+    index: Any = SimpleNamespace(leaf=SimpleNamespace(files=files), names_by_time=lambda: [*by_name], op=by_name.get)
+    graph: Any = SimpleNamespace(ops=[step.op for step in steps])
+    return votes_of(index, graph, Epochs([(op.name, op.op_type, number) for number, op in enumerate(ops)]))
 
 
 def trained(
@@ -62,8 +73,8 @@ def trained(
     fault_step: int = 0,
     fault_rank: int | None = None,
     **options: Any,
-) -> Iterator[tuple[list[LeafStatistics], dict[int, LeafStatistics]]]:
-    """The statistics of all ranks by step, and those that a benchmark of all ranks would have."""
+) -> Iterator[tuple[list[LeafStatistics], dict[int, LeafStatistics], StepVotes]]:
+    """The statistics of all ranks by step, those that a benchmark of all ranks would have, and the votes."""
     training = Training(
         ranks=ranks,
         steps=steps,
@@ -75,7 +86,9 @@ def trained(
     )
     taken: defaultdict[int, list[Step]] = defaultdict(list)
     for step, _ in training.run(lambda rank, _, done: taken[rank].append(done)):
-        leaves = [of_step(taken[rank], step, rank) for rank in range(ranks)]
-        golden = {rank: of_step(taken[rank], step, rank, benchmark) for rank in range(ranks)}
+        ops = [dumped(taken[rank]) for rank in range(ranks)]
+        leaves = [of_ops(ops[rank], step, rank) for rank in range(ranks)]
+        golden = {rank: of_ops(dumped(taken[rank], benchmark), step, rank) for rank in range(ranks)}
+        votes = count_votes(step, [(rank, "n", votes_on(taken[rank], ops[rank])) for rank in range(ranks)])
         taken.clear()
-        yield leaves, golden
+        yield leaves, golden, votes

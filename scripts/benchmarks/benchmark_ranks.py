@@ -28,7 +28,8 @@ import numpy.typing as npt
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote
+from precision_tool.lib.diagnose.replica_count import settled
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication, pack_votes
 from precision_tool.lib.diagnose.study import Runner, Study
 from precision_tool.lib.diagnose.study_conclusion import conclude
 from precision_tool.lib.diagnose.study_journal import JOURNAL, LeafDone, LeafOutcome, open_journal
@@ -138,7 +139,7 @@ def fill(size: Size, folder: str) -> None:
         for number, leaf_plan in enumerate(prepared.plans):
             done = LeafDone(
                 outcome=LeafOutcome(rows=size.tensors, compared=size.tensors, network="one", judged=True),
-                votes=votes_of_rank(size, leaf_plan.leaf.rank, given),
+                votes=pack_votes(votes_of_rank(size, leaf_plan.leaf.rank, given)),
                 rows=variants[number % 4],
             )
             journal.keep([(leaf_plan, done)], key)
@@ -174,6 +175,7 @@ def votes_of_rank(size: Size, rank: int, given: npt.NDArray[np.float64]) -> tupl
             Vote(
                 op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=(f"{rank:032x}",),
                 outputs=(digest,), input_means=(block_means(into),), output_means=(block_means(came),),
+                size=size.ranks,
             )
         )  # fmt: skip
     return tuple(votes)
@@ -181,7 +183,7 @@ def votes_of_rank(size: Size, rank: int, given: npt.NDArray[np.float64]) -> tupl
 
 def block_means(means: npt.NDArray[np.float64]) -> BlockMeans:
     """Means of blocks as a worker hands them back, and sizes that go with them."""
-    return BlockMeans(means=tuple(means.tolist()), sizes=tuple(np.abs(means).tolist()), rounding=2**-23)
+    return BlockMeans(figures=np.array([means, np.abs(means)], np.float32), rounding=2**-23)
 
 
 def count(size: Size, folder: str) -> None:
@@ -195,7 +197,7 @@ def count(size: Size, folder: str) -> None:
         runner.run(THIS_THREAD)
         states = runner.final_states()
         (votes,) = timed("votes of a step", lambda: runner.votes(states))
-    wrong = [(item.ranks, item.op) for item in votes.sums.wrong]
+    wrong = [(item.ranks, item.op) for item in settled([votes.sums]).wrong]
     assert wrong == [((size.culprit[0],), size.op(size.culprit[1])[0])], wrong
     print(f"  memory at most {memory():,.0f} MB")
 
@@ -259,7 +261,7 @@ def statistics(size: Size) -> None:
         op_of=op_of, is_output=is_output, slots=np.tile(np.array([0, 1, 0]), size.ops),
         counts=np.full(count, 4096), limits=np.full(count, np.inf), nbytes=np.full(count, 8192),
     )  # fmt: skip
-    shared = names.must_agree()
+    shared = np.array([is_communication(names.types[op]) for op in op_of]) & is_output
     norms = rng.lognormal(0, 1, count)
     lone, wrong = size.culprit
     wrong += 1  # no collective

@@ -27,7 +27,7 @@ EVERYDAY = {
     "--all",
 }
 RARE = {"--workers", "--cluster", "--worker-for", "--engine", "--noise-floor", "--profile", "--custom"}
-STUDY = {"--step", "--rank", "--judge", "--table", "--csv", "--watch", "--budget", "--fresh"}
+STUDY = {"--step", "--rank", "--world-size", "--judge", "--table", "--csv", "--watch", "--budget", "--fresh"}
 
 
 def help_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:

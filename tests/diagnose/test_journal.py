@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.replica_votes import Role, Vote, pack_votes, unpack_votes
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome, open_journal, read_rows
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_plan import LeafPlan
@@ -21,6 +21,7 @@ from precision_tool.lib.messages.errors import FormatError, UsageError
 LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", files=2, nbytes=10, fingerprint="f")
 PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
 VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
+VOTES = pack_votes([VOTE])
 OUTCOME = LeafOutcome(
     rows=3, compared=2, below=1, network="n", judged=True, epochs={"g": 2},
     first=FirstOp(op="g", type="T", kind="first_faulty_op", number=7, epoch=2),
@@ -28,12 +29,12 @@ OUTCOME = LeafOutcome(
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
-    done = LeafDone(outcome=OUTCOME, votes=(VOTE,), rows=b"rows")
+    done = LeafDone(outcome=OUTCOME, votes=VOTES, rows=b"rows")
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, done)], "o")
     with open_journal(str(tmp_path)) as journal:
         assert list(journal.stored_outcomes([PLAN], "o")) == [(PLAN, OUTCOME)]
-        assert journal.votes(LEAF.path, "o") == (VOTE,)
+        assert journal.votes(LEAF.path, "o") == VOTES
         assert journal.rows(LEAF.path, "o") == b"rows"
         changed = replace(PLAN, fingerprint="other")
         assert not list(journal.stored_outcomes([changed], "o"))
@@ -90,22 +91,23 @@ def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
     leaf = replace(LEAF, path="/d/f\udcff/0")
     plan = replace(PLAN, leaf=leaf, benchmark="/d/f\udcff/tf", benchmark_print="p")
     with open_journal(str(tmp_path)) as journal:
-        journal.keep([(plan, LeafDone(outcome=OUTCOME, votes=(VOTE,), rows=b"rows"))], "o")
+        journal.keep([(plan, LeafDone(outcome=OUTCOME, votes=VOTES, rows=b"rows"))], "o")
         assert list(journal.stored_outcomes([plan], "o"))
-        assert journal.votes(leaf.path, "o") == (VOTE,)
+        assert journal.votes(leaf.path, "o") == VOTES
         kept = read_rows(journal.path, leaf.path)
     assert kept is not None
     assert (kept.rows, kept.benchmark) == (b"rows", plan.benchmark)
 
 
-@pytest.mark.parametrize("column", ["votes", "outcome"])
-def test_a_damaged_entry_is_told_as_a_damaged_journal(tmp_path: Path, column: str) -> None:
+def test_a_damaged_entry_is_told_as_a_damaged_journal(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, LeafDone(outcome=OUTCOME))], "o")
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection, connection:
-        connection.execute(f"UPDATE leaves SET {column} = x'00112233'")
+        connection.execute("UPDATE leaves SET outcome = x'00112233', votes = x'00112233'")
     with open_journal(str(tmp_path)) as journal, pytest.raises(FormatError, match="journal of the study is damaged"):
-        getattr(journal, column)(LEAF.path, "o")
+        journal.outcome(LEAF.path, "o")
+    with open_journal(str(tmp_path)) as journal, pytest.raises(FormatError, match="cannot be read"):
+        unpack_votes(journal.path, journal.votes(LEAF.path, "o"))
 
 
 def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

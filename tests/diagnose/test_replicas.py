@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from memory_store import MemoryStore
 
+from precision_tool.lib.data.dumped_ops import DumpedOp
 from precision_tool.lib.diagnose import replica_votes as digests
+from precision_tool.lib.diagnose.replica_count import WORLD, count_votes
 from precision_tool.lib.diagnose.replica_votes import (
     OF_WHOLE,
     BlockMeans,
@@ -18,9 +24,11 @@ from precision_tool.lib.diagnose.replica_votes import (
     Means,
     Role,
     Vote,
-    count_votes,
     digest_of,
+    pack_votes,
     role_of,
+    unpack_votes,
+    votes_of,
 )
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
@@ -28,6 +36,7 @@ from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import spans
 
@@ -35,6 +44,10 @@ from precision_tool.lib.model.wording import spans
 def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, group: str = "") -> Vote:
     role = Role.COLLECTIVE if op.startswith("reduce") else Role.UPDATE
     return Vote(op=op, type="X", role=role, number=number, epoch=1, inputs=(fed,), outputs=(output,), group=group)
+
+
+def block(value: float) -> BlockMeans:
+    return BlockMeans(figures=np.array([[value], [abs(value)]], np.float32), rounding=2**-23)
 
 
 def state(step: int, rank: int, *accused: Accused, network: str = "n", judged: bool = True) -> LeafState:
@@ -139,9 +152,9 @@ def test_groups_that_no_graph_names_are_no_fault() -> None:
     for second, is_named in ((7.0, False), (8.0, True)):
         ballots = []
         for rank in range(4):
-            fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
+            fed = block(rank + 1.0)
             total = 3.0 if rank < 2 else second
-            came = BlockMeans(means=(total,), sizes=(total,), rounding=2**-23)
+            came = block(total)
             one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
                        outputs=(str(total),), input_means=(fed,), output_means=(came,))  # fmt: skip
             ballots.append((rank, "n", [one]))
@@ -156,25 +169,30 @@ def test_what_another_rank_put_in_wrong_is_no_fault_of_the_all_reduce_that_summe
     assert found.culprit is not None
     assert (found.culprit.rank, found.culprit.op, found.further) == (0, "conv", ())
     assert reduced([6.0], charges={1: charges[1]}).culprit is None
-    wrong = reduced([7.0], charges={1: charges[1]}).culprit
+    assert reduced([7.0], charges={1: charges[1]}).culprit is None, "another rank may have been in the group"
+    wrong = reduced([7.0], charges={1: charges[1]}, world_size=3).culprit
     assert wrong is not None
     assert wrong.op == "reduce", "it is no sum"
 
 
 def reduced(
-    sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce", charges: dict[int, Accused] | None = None
+    sums: list[float],
+    ranks: tuple[int, ...] = (0, 1, 2),
+    op: str = "reduce",
+    charges: dict[int, Accused] | None = None,
+    world_size: int = 0,
 ) -> Conclusion:
     """One all-reduce a step, of which these come out, of 1, 2, 3, … put in by the ranks."""
     votes = []
     for step, total in enumerate(sums):
-        came = BlockMeans(means=(total,), sizes=(abs(total),), rounding=2**-23)
+        came = block(total)
         ballots = []
         for rank in ranks:
-            fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
+            fed = block(rank + 1.0)
             one = Vote(op=op, type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
                        outputs=(str(total),), input_means=(fed,), output_means=(came,))  # fmt: skip
             ballots.append((rank, "n", [one]))
-        votes.append(count_votes(step, ballots))
+        votes.append(count_votes(step, ballots, world_size))
     of = charges or {}
     states = [state(step, rank, *([of[rank]] if rank in of else ())) for step in range(len(sums)) for rank in ranks]
     return conclude(states, votes)
@@ -187,16 +205,111 @@ def test_the_only_all_reduce_of_a_step_is_no_sum() -> None:
     assert found is not None
     assert (found.step, found.op, found.ground, found.reach) == (1, "reduce", Ground.SUM, Reach.ALL_RANKS)
     assert found.steps == (1, 3)
-    doubtful = reduced([9, 9]).culprit
-    assert doubtful is not None
-    assert (doubtful.step, doubtful.op, doubtful.confidence) == (0, "reduce", 0.5)
     assert found.confidence > 0.9
+    open_ = reduced([9, 9])
+    assert open_.culprit is None, "nothing shows that all ranks were dumped"
+    assert [(item.step, item.op, item.ranks) for item in open_.untold] == [
+        (0, "reduce", (0, 1, 2)),
+        (1, "reduce", (0, 1, 2)),
+    ]
+    known = reduced([9, 9], world_size=3).culprit
+    assert known is not None
+    assert (known.step, known.op, known.steps, known.ground) == (0, "reduce", (0, 1), Ground.SUM)
+    assert reduced([9, 9], world_size=4).culprit is None
     assert reduced([9], ranks=(0, 1, 3)).culprit is None, "rank 2 was not dumped, and put in something"
     assert reduced([2, 2]).culprit is None, "the mean of all"
 
 
+def all_reduced(
+    came: dict[int, float],
+    *,
+    op: str = "reduce",
+    group: str = "tp",
+    size: int = 0,
+    puts: dict[int, float] | None = None,
+) -> dict[int, Vote]:
+    """What came out of an all-reduce on these ranks, each of which put in its number plus 1, or what `puts` says."""
+    put_in = {rank: (puts or {}).get(rank, rank + 1.0) for rank in came}
+    return {
+        rank: Vote(
+            op=op, type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(f"in {rank}",),
+            outputs=(str(total),), input_means=(block(put_in[rank]),), output_means=(block(total),), group=group,
+            size=size,
+        )
+        for rank, total in came.items()
+    }  # fmt: skip
+
+
+def concluded(*steps: Sequence[dict[int, Vote]], world_size: int = 0) -> Conclusion:
+    """What steps of such votes come to."""
+    ranks = sorted({rank for step in steps for votes in step for rank in votes})
+    counted = [
+        count_votes(step, [(rank, "n", [one[rank] for one in votes if rank in one]) for rank in ranks], world_size)
+        for step, votes in enumerate(steps)
+    ]
+    return conclude([state(step, rank) for step in range(len(steps)) for rank in ranks], counted)
+
+
+def accuses(*steps: Sequence[dict[int, Vote]], world_size: int = 0) -> tuple[int, str, tuple[int, ...]] | None:
+    found = concluded(*steps, world_size=world_size).culprit
+    return None if found is None else (found.step, found.op, found.ranks)
+
+
+RIGHT = {0: 3.0, 1: 3.0, 2: 7.0, 3: 7.0}  # pairs that the graph gives one name
+
+
+def test_clean_groups_accuse_nobody_whoever_is_missing() -> None:
+    whole = all_reduced(dict.fromkeys(range(4), 10.0), group=WORLD)
+    without_rank_2 = all_reduced(dict.fromkeys((0, 1, 3), 10.0), op="b", group=WORLD)
+    found = concluded([whole, without_rank_2])
+    assert found.culprit is None, "its file is not there, or cannot be read"
+    assert [(item.op, item.ranks) for item in found.untold] == [("b", (0, 1, 3))]
+    pairs = all_reduced(RIGHT)
+    assert accuses([whole, pairs]) is None
+    assert accuses([all_reduced({0: 3.0, 1: 3.0, 2: 7.0})]) is None, "the other of rank 2 was not dumped"
+    assert accuses([all_reduced({0: 3.0, 1: 3.0, 2: 7.0}, size=2)]) is None
+    assert accuses([all_reduced({0: 3.0, 2: 7.0}, size=2)]) is None, "one of each pair"
+    uneven = {0: 10.0, 1: 10.0, 2: 10.0, 3: 10.0, 4: 11.0, 5: 11.0}
+    assert accuses([all_reduced(uneven)]) is None, "most is no group"
+    assert accuses([whole, all_reduced({0: 9.0, 2: 9.0}, group="dp")]) is None, "of the group only two were dumped"
+    unused = dict.fromkeys(range(4), 0.0)  # a gradient of zeros is the sum over any ranks
+    zeros = [all_reduced(unused, op=f"zeros {number}", group=WORLD, puts=unused) for number in range(2)]
+    assert accuses([*zeros, all_reduced(dict.fromkeys(range(4), 36.0), group=WORLD)]) is None
+
+
+def test_a_wrong_sum_of_a_complete_group_is_told() -> None:
+    assert accuses([all_reduced(RIGHT | {3: 8.0})]) == (0, "reduce", (3,)), "rank 2 got the sum, as 0 and 1 did"
+    wrong_pair = all_reduced(RIGHT | {0: 4.0, 1: 4.0})
+    assert accuses([all_reduced(RIGHT)], [wrong_pair]) == (1, "reduce", (0, 1))
+    same_wrong = {0: 6.0, 1: 7.0, 2: 7.0}
+    assert accuses([all_reduced(same_wrong)]) == (0, "reduce", (1, 2)), "a sum counts for more than a majority"
+    every = dict.fromkeys(range(3), 9.0)
+    assert accuses([all_reduced(every)]) is None
+    assert accuses([all_reduced(every, size=3)]) == (0, "reduce", (0, 1, 2))
+    assert accuses([all_reduced(every, group="tp_0_1_2")]) == (0, "reduce", (0, 1, 2))
+    assert accuses([all_reduced(every, group=WORLD)], world_size=3) == (0, "reduce", (0, 1, 2))
+    assert accuses([all_reduced(every, group=WORLD)], world_size=4) is None
+    sums = [all_reduced(dict.fromkeys(range(3), 6.0), op=f"op {number}", group=WORLD) for number in range(2)]
+    assert accuses([*sums, all_reduced(every, group=WORLD)]) == (0, "reduce", (0, 1, 2)), "others show the group"
+
+
+def test_what_is_fed_alike_votes_together() -> None:
+    """Two halves with parts of their own: one of three in the first has something else from the same inputs."""
+    parts = [vote("x" if rank == 1 else str(rank // 3), fed=str(rank // 3)) for rank in range(6)]
+    (departure,) = count_votes(0, [(rank, "n", [each]) for rank, each in enumerate(parts)]).departures
+    assert (departure.ranks, departure.agreeing, departure.fed_alike) == ((1,), (0, 2), True)
+
+
+def test_what_feeds_a_collective_is_earlier_than_that_on_any_rank() -> None:
+    fed = accused("conv", number=10)
+    sums = count_votes(0, [(rank, "n", [each]) for rank, each in all_reduced({0: 6.0, 1: 7.0, 2: 6.0}).items()])
+    found = conclude([state(0, 0), state(0, 1), state(0, 2, fed)], [sums])
+    assert found.culprit is not None
+    assert (found.culprit.op, [item.op for item in found.further]) == ("conv", [])
+
+
 def test_an_all_reduce_that_was_written_over_tells_nothing() -> None:
-    came = BlockMeans(means=(6.0,), sizes=(6.0,), rounding=2**-23)
+    came = block(6.0)
     one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=("a",),
                outputs=("a",), input_means=(came,), output_means=(came,))  # fmt: skip
     votes = count_votes(0, [(rank, "n", [one]) for rank in range(3)])
@@ -252,8 +365,8 @@ def test_hash_and_means_of_one_reading(
     assert not digest_of(tensor).means
     (means,) = digest_of(tensor, Means(blocks=3)).means
     parts = [array[start:end].astype(np.float64) for start, end in ((0, 333), (333, 666), (666, 1000))]
-    assert means.means == pytest.approx([part.mean() for part in parts], rel=1e-12)
-    assert means.sizes == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-12)
+    assert means.figures[0] == pytest.approx([part.mean() for part in parts], rel=1e-7)
+    assert means.figures[1] == pytest.approx([np.sqrt((part**2).mean()) for part in parts], rel=1e-7)
     assert means.rounding == rounding
 
 
@@ -267,6 +380,46 @@ def test_what_is_no_number_has_a_hash_alone(tmp_path: Path) -> None:
         found = digest_of(tensor, OF_WHOLE)
         assert found.value == hashlib.sha256(data).hexdigest()[:32]
         assert not found.means
+
+
+def exchanged(path: Path, op_type: str, sent: list[np.ndarray], came: list[np.ndarray], **attrs: Any) -> Conclusion:
+    """What a study concludes of an op of GE's graph that sent and gave each rank these."""
+    op = Op(name=op_type, type=op_type, attrs={"group": WORLD, "rank_size": len(sent), **attrs})
+    ballots = []
+    for rank, arrays in enumerate(zip(sent, came, strict=True)):
+        into, out_of = (
+            replace(stored(path / f"{rank}.{name}", array, "float32"), shape=array.shape)
+            for name, array in zip(("in", "out"), arrays, strict=True)
+        )
+        dumped = DumpedOp(op_type, op_type, timestamp=0, inputs={0: into}, outputs={0: out_of})
+        files = [SimpleNamespace(name=SimpleNamespace(op_name=op_type, op_type=op_type))]
+        index: Any = SimpleNamespace(
+            leaf=SimpleNamespace(files=files), names_by_time=lambda: [op_type], op={op_type: dumped}.get
+        )
+        graph: Any = SimpleNamespace(ops=[op])
+        packed = pack_votes(votes_of(index, graph, Epochs([(op_type, op_type, 0)])))
+        ballots.append((rank, "n", unpack_votes("journal", packed)))
+    counted = count_votes(0, ballots)
+    assert counted.sums.right or counted.sums.wrong
+    return conclude([state(0, rank) for rank in range(len(sent))], [counted])
+
+
+@pytest.mark.parametrize("op_type", ["HcomAllGather", "HcomReduceScatter", "HcomAllToAll"])
+@pytest.mark.parametrize("wrong", [None, 2])
+def test_what_ge_s_collectives_cut_is_followed(tmp_path: Path, op_type: str, wrong: int | None) -> None:
+    rng = np.random.default_rng(5)
+    sent = [rng.standard_normal((6, 4)).astype(np.float32) for _ in range(3)]
+    pieces = np.array([np.split(array, 3) for array in sent])
+    came = {
+        "HcomAllGather": [np.concatenate(sent)] * 3,
+        "HcomReduceScatter": [*pieces.sum(axis=0)],
+        "HcomAllToAll": [np.concatenate(pieces[:, rank]) for rank in range(3)],
+    }[op_type]
+    if wrong is not None:
+        came[wrong] = came[wrong].copy()
+        came[wrong][-1] += 0.5
+    found = exchanged(tmp_path, op_type, sent, came, reduction="sum").culprit
+    assert (None if found is None else found.ranks) == (None if wrong is None else (wrong,))
 
 
 class _Counting(StoredFile):

@@ -53,6 +53,18 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RanksTruth]:
     return root, generate_ranks(root, ranks=3, steps=3, fault_step=1)
 
 
+def test_a_rank_that_lacks_a_collective_accuses_nobody(tmp_path: Path) -> None:
+    """What it put in is in the others' sum."""
+    truth = generate_ranks(tmp_path, ranks=3, steps=1, fault="none", benchmark="none")
+    name = truth.all_reduces[0]
+    (lost,) = (tmp_path / truth.leaves[2].dump_dir).glob(f"HcomAllReduce.{name.replace('/', '_')}.*")
+    lost.unlink()
+    found = study_of(tmp_path, truth, tmp_path / "w")
+    assert found.conclusion.culprit is None
+    assert [(item.op, item.ranks) for item in found.conclusion.untold] == [(name, (0, 1))]
+    assert [note.kind for note in found.notes].count("study.note.untold_sums") == 1
+
+
 def test_a_kernel_that_computes_wrong_on_every_rank(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
     root, truth = kernel
     found = study_of(root, truth, tmp_path / "work")

@@ -14,7 +14,8 @@ from diagnosing import studied as study_of
 
 import precision_tool
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.diagnose.replica_votes import Departure, Role
+from precision_tool.lib.diagnose.replica_count import Departure
+from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Culprit, Ground, Reach
 from precision_tool.lib.diagnose.study_journal import FirstOp

@@ -330,6 +330,11 @@ def _add_study(parser: Parser) -> None:
     group.add_argument("--step", metavar="N", help="with --all: only these steps: 3, 0-7 or 1,5,8-")
     group.add_argument("--rank", metavar="N", help="with --all: only these ranks")
     group.add_argument(
+        "--world-size", metavar="N", type=flags.count(1), default=0,
+        help="with --all: how many ranks were trained together, dumped or not: whether a collective gave the sum is "
+        "told only of all ranks of its group",
+    )  # fmt: skip
+    group.add_argument(
         "--judge", choices=("first", "suspects", "all"), default=None,
         help="with --all: which dumps are recomputed op by op: those of every step up to the first one with a wrong op "
         "(default), those whose comparison shows a deviation, or all",
@@ -358,7 +363,13 @@ def _add_study(parser: Parser) -> None:
 def _check_no_study(session: Session, args: argparse.Namespace) -> None:
     """Raise UsageError for options, or data folders, that only a study takes."""
     study_options = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
-    study_options |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
+    study_options |= {
+        "--world-size": args.world_size,
+        "--table": args.table,
+        "--csv": args.csv,
+        "--watch": args.watch,
+        "--budget": args.budget,
+    }
     for option, value in study_options.items():
         if value:
             place = f" {option} {value}" if option in ("--step", "--rank") else ""
@@ -392,7 +403,7 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
         options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judging=Judging(args.judge or "first"), threshold=args.threshold, table=args.table or "", csv=args.csv,
-            profile=args.profile,
+            profile=args.profile, world_size=args.world_size,
         )  # fmt: skip
         resources = flags.resources_of(session, args, executor, progress)
         study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=on_study)

@@ -1,4 +1,4 @@
-"""Communication calls that msprobe recorded: what the ranks of a group put in, and which of it each of them gets."""
+"""Communication calls that msprobe recorded, and GE's: what the ranks of a group put in, which of it each one gets."""
 
 from __future__ import annotations
 
@@ -85,6 +85,16 @@ class Exchanged:
     #: Whether the call did not wait for the result.
     is_async: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many ranks take part; 0 where that is not said, and no list of tensors tells it."""
+        pieces = {
+            Exchange.ALL_GATHER: self.cut_output * len(self.outputs),
+            Exchange.REDUCE_SCATTER: self.cut_input * len(self.inputs),
+            Exchange.ALL_TO_ALL: self.cut_input * len(self.inputs),
+        }
+        return len(self.collective.ranks) or pieces.get(self.collective.exchange, 0)
+
 
 class _Call(NamedTuple):
     exchange: Exchange
@@ -164,6 +174,25 @@ def exchanged_by(op: Op) -> Exchanged | None:
         cut_output=cut_output,
         is_async=_is_async(arguments),
     )
+
+
+#: GE's ops that cut tensors, whole on one side, along their first axis.
+_COMPILED = {
+    "hcomallgather": Exchange.ALL_GATHER, "hcomreducescatter": Exchange.REDUCE_SCATTER,
+    "hcomalltoall": Exchange.ALL_TO_ALL,
+}  # fmt: skip
+
+
+def compiled_exchange(op_type: str, size: int, reduction: str, ranks: tuple[int, ...]) -> Exchanged | None:
+    """Return the collective that an op of GE's is, in a group of so many ranks; None for one that cuts nothing."""
+    exchange = _COMPILED.get(op_type.casefold().replace("_", ""))
+    if exchange is None or size < 2 or reduction not in _REDUCTIONS:
+        return None
+    return Exchanged(
+        collective=Collective(exchange=exchange, reduction=reduction, ranks=ranks), inputs=(0,), outputs=(0,),
+        cut_input=1 if exchange is Exchange.ALL_GATHER else size,
+        cut_output=1 if exchange is Exchange.REDUCE_SCATTER else size,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +25,19 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.data.msprobe_ops import VARIABLE
 from precision_tool.lib.diagnose.error_shape import UNIT
-from precision_tool.lib.diagnose.recorded_collectives import PREFIX, SAME_FOR_ALL, Collective, Exchanged, exchanged_by
+from precision_tool.lib.diagnose.recorded_collectives import (
+    PREFIX,
+    SAME_FOR_ALL,
+    Collective,
+    Exchanged,
+    compiled_exchange,
+    exchanged_by,
+)
+from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
+from precision_tool.lib.model.documents import from_document, to_document
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 
@@ -45,15 +57,18 @@ class Role(StrEnum):
 ALL_REDUCE = Collective()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockMeans:
     """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type.
 
-    Of one that a collective takes the maxima or minima of, these stand in the place of the means.
+    `figures` has shape (2, blocks): means, and sizes. Of a tensor that a collective takes the maxima or minima of,
+    these stand in the place of the means.
     """
 
-    means: tuple[float, ...]
-    sizes: tuple[float, ...]
+    figures: Floats
     rounding: float
 
 
@@ -80,6 +95,69 @@ class Vote:
     collective: Collective = ALL_REDUCE
     turn: str = ""
     variable: str = ""
+    #: How many ranks its group has, 0 where the graph does not tell.
+    size: int = 0
+
+
+# --- votes as bytes ---
+
+
+_TEXTS = ("op", "type", "role", "group", "turn", "variable")
+_NUMBERS = ("number", "epoch", "size")
+_SIDES = ("inputs", "outputs", "input_means", "output_means")
+
+
+def pack_votes(votes: Sequence[Vote]) -> bytes:
+    """Return votes as bytes that a worker hands back and a journal keeps."""
+    texts: list[str] = []
+    numbers: list[int] = []
+    blocks: list[BlockMeans] = []
+    for vote in votes:
+        texts += (str(getattr(vote, name)) for name in _TEXTS)
+        texts += (json.dumps(to_document(vote.collective)), *vote.inputs, *vote.outputs)
+        numbers += (getattr(vote, name) for name in _NUMBERS)
+        numbers += (len(getattr(vote, side)) for side in _SIDES)
+        blocks += (*vote.input_means, *vote.output_means)
+    columns: Columns = {
+        "texts": coded(texts),
+        "numbers": np.array(numbers, np.int64),
+        "lengths": np.array([each.figures.size for each in blocks], np.int64),
+        "roundings": np.array([each.rounding for each in blocks], np.float64),
+        "figures": np.concatenate([*(each.figures.reshape(-1) for each in blocks), np.empty(0, np.float32)]),
+    }
+    return pack(columns) if votes else b""
+
+
+def unpack_votes(path: str, data: bytes) -> list[Vote]:
+    """Return the votes again. FormatError for bytes, of the file `path`, not of `pack_votes`."""
+    if not data:
+        return []
+    columns: dict[str, Any] = {**unpack(path, data)}
+    collectives: dict[str, Collective] = {}
+    votes = []
+    try:
+        texts = iter(columns["texts"])
+        figures, ends = columns["figures"], np.cumsum(columns["lengths"]).tolist()
+        blocks = (
+            BlockMeans(figures=figures[start:end].reshape(2, -1), rounding=rounding)
+            for start, end, rounding in zip([0, *ends], ends, columns["roundings"].tolist(), strict=False)
+        )
+        for row in columns["numbers"].reshape(-1, len(_NUMBERS) + len(_SIDES)).tolist():
+            op, op_type, role, group, turn, variable, collective = islice(texts, len(_TEXTS) + 1)
+            number, epoch, size, inputs, outputs, means_in, means_out = row
+            if collective not in collectives:
+                collectives[collective] = from_document(Collective, json.loads(collective))
+            votes.append(
+                Vote(
+                    op=op, type=op_type, role=Role(role), group=group, turn=turn, variable=variable,
+                    number=number, epoch=epoch, size=size, collective=collectives[collective],
+                    inputs=tuple(islice(texts, inputs)), outputs=tuple(islice(texts, outputs)),
+                    input_means=tuple(islice(blocks, means_in)), output_means=tuple(islice(blocks, means_out)),
+                )
+            )  # fmt: skip
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
+    return votes
 
 
 # --- digests of tensors ---
@@ -125,7 +203,7 @@ def digest_of(tensor: Found, wanted: Means | None = None) -> Digest:
         return Digest("")
     digest = hashlib.sha256()
     means: tuple[BlockMeans, ...] = ()
-    if wanted is not None and _is_numbers(tensor) and not tensor.size % wanted.pieces:
+    if wanted is not None and _is_numbers(tensor) and _is_cut(tensor, wanted.pieces):
         as_it_lies = layouts.plain_plan((tensor.size,))
         with open_reader(tensor, as_it_lies, np.dtype(np.float64)) as reader:
             reader.watch = lambda _, read: digest.update(read.data)
@@ -144,6 +222,11 @@ def _is_numbers(tensor: Tensor) -> bool:
     return tensor.nbytes == data_types.BY_NAME[tensor.dtype].byte_size(tensor.size)
 
 
+def _is_cut(tensor: Tensor, pieces: int) -> bool:
+    """Return whether a tensor consists of so many pieces, one after the other."""
+    return pieces == 1 or (not tensor.size % pieces and layouts.is_plain(tensor.layout))
+
+
 def _means_of(reader: TensorReader, tensor: Tensor, wanted: Means) -> tuple[BlockMeans, ...]:
     """Return the figures, and roots of the mean squares, of consecutive parts of each piece, read from end to end."""
     length = tensor.size // wanted.pieces
@@ -155,8 +238,7 @@ def _means_of(reader: TensorReader, tensor: Tensor, wanted: Means) -> tuple[Bloc
         ]
         pieces.append(
             BlockMeans(
-                means=tuple(figure for figure, _ in parts),
-                sizes=tuple(size for _, size in parts),
+                figures=_floats([figure for figure, _ in parts], [size for _, size in parts]),
                 rounding=2 * UNIT[tensor.dtype],
             )
         )
@@ -184,171 +266,17 @@ def _figures(reader: TensorReader, start: int, end: int, figure: str) -> tuple[f
 def _recorded_means(tensor: TensorStatistics, wanted: Means) -> tuple[BlockMeans, ...]:
     """Return what was recorded of a tensor as that of one block; () for one that is cut, and without the figures."""
     by_name = {"mean": tensor.mean, "max": tensor.maximum, "min": tensor.minimum}
-    figure, norm = by_name[wanted.figure], tensor.l2_norm
-    size = prod(tensor.shape or ())
-    if wanted.pieces != 1 or figure is None or norm is None or not size or tensor.dtype not in UNIT:
+    figure, count = by_name[wanted.figure], prod(tensor.shape or ())
+    largest = [abs(value) for value in (tensor.minimum, tensor.maximum) if value is not None]
+    size = max(largest, default=None) if tensor.l2_norm is None else tensor.l2_norm / max(count, 1) ** 0.5
+    if wanted.pieces != 1 or figure is None or size is None or not count or tensor.dtype not in UNIT:
         return ()
-    return (BlockMeans(means=(figure,), sizes=(norm / size**0.5,), rounding=2 * UNIT[tensor.dtype]),)
+    return (BlockMeans(figures=_floats([figure], [size]), rounding=2 * UNIT[tensor.dtype]),)
 
 
-# --- what collectives gave ---
-
-
-#: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
-SUM_SHARE = 1e-3
-
-
-def is_all_reduce(op_type: str, reduction: object) -> bool:
-    """Return whether an op adds up over the ranks, as far as its type and attribute tell."""
-    return "allreduce" in op_type.casefold() and str(reduction or "sum").casefold() == "sum"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrongSum:
-    """A collective that gave `ranks` something else than the sum of what all put in; `right` have that sum.
-
-    Of a broadcast, and others that add nothing up, what was put in is meant where this says sum.
-
-    Not `is_sure`: nothing shows that all ranks of the group were dumped, of which a sum of fewer would be another.
-    """
-
-    step: int
-    op: str
-    type: str
-    number: int
-    epoch: int
-    ranks: tuple[int, ...]
-    right: tuple[int, ...]
-    is_sure: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSums:
-    """The all-reduces of a step that are no sums: `wrong` if most are, and `open` ones, of which that may not be said.
-
-    `right` are names and ranks of those that gave all ranks the sum.
-    """
-
-    wrong: tuple[WrongSum, ...] = ()
-    open: tuple[WrongSum, ...] = ()
-    right: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
-
-
-def sums_of_step(step: int, votes_by_op: Iterable[Mapping[int, Vote]]) -> StepSums:
-    """Return the all-reduces of a step that are none.
-
-    Where most are not, ranks were left out of the dump, or inputs were written over: that tells nothing by itself.
-    """
-    checked = [(by_rank, off_by_rank) for by_rank in votes_by_op if (off_by_rank := _off(by_rank))]
-    off = [(by_rank, off_by_rank) for by_rank, off_by_rank in checked if any(off_by_rank.values())]
-    right = {
-        (next(iter(votes.values())).op, tuple(sorted(off_by_rank)))
-        for votes, off_by_rank in checked
-        if not any(off_by_rank.values())
-    }
-    are_few = 2 * len(off) < len(checked)
-    wrong = []
-    for by_rank, off_by_rank in off:
-        ranks = tuple(sorted(rank for rank, is_off in off_by_rank.items() if is_off))
-        vote = by_rank[ranks[0]]
-        is_sure = are_few or bool(vote.collective.ranks)
-        if is_sure or not _is_something_else(by_rank):
-            wrong.append(
-                WrongSum(
-                    step=step, op=vote.op, type=vote.type, number=vote.number, epoch=vote.epoch, ranks=ranks,
-                    right=tuple(sorted(set(off_by_rank) - set(ranks))), is_sure=is_sure,
-                )
-            )  # fmt: skip
-    return StepSums(
-        wrong=tuple(item for item in wrong if item.is_sure),
-        open=tuple(item for item in wrong if not item.is_sure),
-        right=frozenset(right),
-    )
-
-
-def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
-    """Return all-reduces of all steps that are none, in order.
-
-    An open one is, where the same ranks got the sum from the same op in another step: none of them was left out then.
-    Else only one that is alone in its step, on ranks that are numbered from 0 up, is kept, and is not sure.
-    """
-    complete = frozenset[tuple[str, tuple[int, ...]]]().union(*(wrong.right for wrong in steps))
-    sums: list[WrongSum] = []
-    for of_step in steps:
-        sums += of_step.wrong
-        for wrong in of_step.open:
-            ranks = tuple(sorted((*wrong.ranks, *wrong.right)))
-            if (wrong.op, ranks) in complete:
-                sums.append(replace(wrong, is_sure=True))
-            elif len(of_step.open) == 1 and not of_step.right and ranks == tuple(range(len(ranks))):
-                sums.append(wrong)
-    return sums
-
-
-def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
-    """Return whether inputs were overwritten by outputs, or the outputs are the mean of all, or sums of groups."""
-    votes = list(by_rank.values())
-    if votes[0].collective != ALL_REDUCE:
-        return False
-    groups: dict[object, dict[int, Vote]] = {}
-    for rank, vote in by_rank.items():  # ranks that got the same may be a group of their own, which no graph names
-        groups.setdefault(vote.output_means, {})[rank] = vote
-    if 1 < len(groups) < len(votes) and not any(any((_off(some) or {0: True}).values()) for some in groups.values()):
-        return True
-    if all(vote.input_means == vote.output_means == votes[0].output_means for vote in votes):
-        return True
-    shares = [
-        tuple(replace(each, means=tuple(mean * len(votes) for mean in each.means)) for each in vote.output_means)
-        for vote in votes
-    ]
-    means = {rank: replace(vote, output_means=came) for (rank, vote), came in zip(by_rank.items(), shares, strict=True)}
-    return not any((_off(means) or {0: True}).values())
-
-
-def _off(by_rank: Mapping[int, Vote]) -> dict[int, bool]:
-    """Return by rank whether it got something else than what all put in; without ranks of which that cannot be told.
-
-    There are none with NaN or Inf, and where ranks of the group were not dumped.
-    """
-    group = next(iter(by_rank.values())).collective.ranks or tuple(sorted(by_rank))
-    if len(group) < 2 or set(group) != set(by_rank):
-        return {}
-    is_off_by_rank: dict[int, bool] = {}
-    for rank in group:
-        is_off = [_is_off(by_rank, group, rank, slot) for slot in range(len(by_rank[rank].output_means))]
-        if is_off and None not in is_off:
-            is_off_by_rank[rank] = any(is_off)
-    return is_off_by_rank
-
-
-def _is_off(by_rank: Mapping[int, Vote], group: tuple[int, ...], rank: int, slot: int) -> bool | None:
-    """Return whether a rank got another tensor in a slot than all ranks together put in; None: cannot be told."""
-    collective = by_rank[rank].collective
-    places = collective.parts_of(rank, slot, group)
-    if not places or any(by_rank[other].collective != collective for other in group):
-        return None
-    if not all(at < len(by_rank[other].input_means) for other, at in places):
-        return None
-    inputs = [by_rank[other].input_means[at] for other, at in places]
-    came = by_rank[rank].output_means[slot]
-    if len({len(block.means) for block in (*inputs, came)}) != 1:
-        return None
-    parts, sizes = (_rows(block.means for block in inputs), _rows(block.sizes for block in inputs))
-    if not (np.isfinite(parts).all() and np.isfinite(sizes).all()):
-        return None
-    rounding = max(block.rounding for block in (*inputs, came))
-    share = rounding if collective.is_copy else SUM_SHARE + len(inputs) * rounding
-    expected, scale = parts.sum(axis=0), sizes.sum(axis=0)
-    if collective.reduction == "avg":
-        expected, scale = expected / len(inputs), scale / len(inputs)
-    elif collective.reduction in ("max", "min"):
-        expected = parts.max(axis=0) if collective.reduction == "max" else parts.min(axis=0)
-    with np.errstate(invalid="ignore"):
-        return bool((~(np.abs(np.array(came.means) - expected) <= share * scale)).any())
-
-
-def _rows(values: Iterable[tuple[float, ...]]) -> npt.NDArray[np.float64]:
-    return np.array(list(values), np.float64)
+def _floats(means: Sequence[float], sizes: Sequence[float]) -> Floats:
+    with np.errstate(over="ignore"):  # what float32 cannot hold cannot be told, as if it were infinite
+        return np.array([means, sizes], np.float64).astype(np.float32)
 
 
 # --- the votes of a leaf ---
@@ -373,6 +301,11 @@ def role_of(op_type: str) -> Role | None:
     if is_communication(op_type):
         return Role.COLLECTIVE if any(word in folded for word in _SAME_FOR_ALL) else None
     return Role.UPDATE if _UPDATE in folded else None
+
+
+def is_all_reduce(op_type: str, reduction: object) -> bool:
+    """Return whether an op adds up over the ranks, as far as its type and attribute tell."""
+    return "allreduce" in op_type.casefold() and str(reduction or "sum").casefold() == "sum"
 
 
 class Epochs:
@@ -425,30 +358,24 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
     types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
     by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
     updates = updates_in_place(file.ops if file is not None else ())
+    groups = _Groups(file.ops if file is not None else ())
     voting: list[_Voting] = []
     calls: list[tuple[Found, Means | None]] = []
     for name in dumps.names_by_time():
-        op = by_name.get(name)
-        exchanged = None if op is None else exchanged_by(op)
+        exchanged = groups.exchanged.get(name)
         role = _role_of(types.get(name, ""), exchanged, name in updates)
         if role is not None:
             with suppress(PrecisionToolError):  # its row says why
-                item = _voting(name, role, dumps.op(name), op, types[name], exchanged)
+                item = _voting(name, role, dumps.op(name), by_name.get(name), types[name], exchanged)
                 for slots, means in ((item.inputs, item.means_in), (item.outputs, item.means_out)):
                     calls += [(tensor, means if slot in item.means_of else None) for slot, tensor in slots.items()]
                 voting.append(item)
     digests = iter(map_tasks(_readable_digest, calls, executor))
     votes = []
-    turns: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for item in voting:
         results = [[(slot, next(digests)) for slot in slots] for slots in (item.inputs, item.outputs)]
         into, out_of = ({slot: digest for slot, digest in side if digest is not None} for side in results)
         name, op, exchanged = item.name, by_name.get(item.name), item.exchanged
-        group, turn = "" if op is None else str(op.attrs.get("group", "")), ""
-        if exchanged is not None:
-            of_group = types[name], exchanged.collective.ranks
-            group, turn = ",".join(map(str, of_group[1])), f"{of_group[0]}:{turns[of_group]}"
-            turns[of_group] += 1
         outputs = _hashes(out_of)
         if exchanged is not None and exchanged.is_async and _hashes(into) == outputs:
             continue  # it was recorded before it had come
@@ -458,12 +385,94 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                 Vote(
                     op=op.name if op is not None else name, type=types[name], role=item.role,
                     number=epochs.number(name), epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs,
-                    input_means=added, output_means=came, group=group, turn=turn,
-                    collective=ALL_REDUCE if exchanged is None else exchanged.collective,
-                    variable=updates.get(name, ""),
+                    input_means=added, output_means=came, group=groups.name(op), turn=groups.turn(name),
+                    collective=groups.collective(op), variable=updates.get(name, ""), size=groups.size(op),
                 )
             )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))
+
+
+#: Attributes of GE's communication ops: how many ranks their group has, and which.
+_RANK_SIZE, _RANK_LISTS = "rank_size", ("rank_list", "group_ranks", "ranks")
+#: Names that MindSpore gives to groups: how many ranks they have, and a hash.
+_SIZED_NAME = re.compile(r"(\d{1,6})-\d{8,}")
+
+
+class _Groups:
+    """The groups of a graph's communication ops: what they are called, their ranks and their sizes."""
+
+    def __init__(self, ops: Iterable[Op]) -> None:
+        #: Collectives that are followed slot by slot, by flattened name.
+        self.exchanged: dict[str, Exchanged] = {}
+        self._turns: dict[str, tuple[str, int]] = {}
+        self._sizes: dict[str, int] = {}
+        self._totals: Counter[str] = Counter()
+        compiled: list[Op] = []
+        for op in ops:
+            exchanged = exchanged_by(op)
+            if exchanged is not None:
+                self.exchanged[flatten(op.name)] = exchanged
+                key = f"{op.type}:{exchanged.collective.ranks}"
+                self._turns[flatten(op.name)] = key, self._totals[key]
+                self._totals[key] += 1
+            elif is_communication(op.type) and not op.is_recorded:
+                compiled.append(op)
+            if exchanged is not None or is_communication(op.type):
+                size = _whole(op.attrs.get(_RANK_SIZE)) if exchanged is None else exchanged.size
+                self._sizes[self._key(op)] = self._sizes.get(self._key(op), 0) or size
+        for op in compiled:
+            reduction, ranks = str(op.attrs.get("reduction") or "sum").casefold(), self.collective(op).ranks
+            exchanged = compiled_exchange(op.type, self.size(op), reduction, ranks)
+            if exchanged is not None:
+                self.exchanged[flatten(op.name)] = exchanged
+
+    def _key(self, op: Op) -> str:
+        """Return what ops of one group have in common; of those whose group has no name nothing is known."""
+        is_named = self.name(op) or flatten(op.name) in self._turns
+        return self.name(op) if is_named else f"op {op.name}"
+
+    def name(self, op: Op | None) -> str:
+        """Return what the group of an op is called; "" where nothing says."""
+        if op is None:
+            return ""
+        ranks = self.collective(op).ranks
+        if ranks or flatten(op.name) in self._turns:
+            return ",".join(map(str, ranks))
+        return str(op.attrs.get("group", "")) if is_communication(op.type) else ""
+
+    def turn(self, name: str) -> str:
+        """Return what a recorded collective is on all ranks of its group.
+
+        That is which of so many of its kind it is: a rank that lacks some is matched with no other.
+        """
+        if name not in self._turns:
+            return ""
+        key, number = self._turns[name]
+        return f"{key.partition(':')[0]}:{number}/{self._totals[key]}"
+
+    def size(self, op: Op | None) -> int:
+        """Return how many ranks the group of an op has; 0 where nothing says."""
+        if op is None:
+            return 0
+        sized = _SIZED_NAME.fullmatch(self.name(op))
+        return len(self.collective(op).ranks) or self._sizes.get(self._key(op), 0) or (int(sized[1]) if sized else 0)
+
+    def collective(self, op: Op | None) -> Collective:
+        """Return what an op does, and with which ranks."""
+        if op is None:
+            return ALL_REDUCE
+        if (exchanged := self.exchanged.get(flatten(op.name))) is not None:
+            return exchanged.collective
+        lists = (op.attrs.get(name) for name in _RANK_LISTS) if is_communication(op.type) else ()
+        for ranks in lists:
+            if isinstance(ranks, (list, tuple)) and len(ranks) > 1 and all(isinstance(rank, int) for rank in ranks):
+                return replace(ALL_REDUCE, ranks=tuple(ranks))
+        return ALL_REDUCE
+
+
+def _whole(value: object) -> int:
+    """Return a number of an attribute; 0 for none."""
+    return value if isinstance(value, int) and value > 1 else 0
 
 
 def updates_in_place(ops: Iterable[Op]) -> dict[str, str]:
@@ -524,9 +533,9 @@ def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterato
     """Return the slots whose input and output are of one type and order of elements."""
     for slot, tensor in inputs.items():
         other = outputs.get(slot)
-        if isinstance(tensor, Tensor) and isinstance(other, Tensor):
-            same = (getattr(tensor, name) == getattr(other, name) for name in ("dtype", "shape", "layout"))
-            if all(same):
+        if isinstance(tensor, (Tensor, TensorStatistics)) and type(tensor) is type(other):
+            names = ("dtype", "shape", "layout") if isinstance(tensor, Tensor) else ("dtype", "shape")
+            if all(getattr(tensor, name) == getattr(other, name) for name in names):
                 yield slot
 
 
@@ -551,97 +560,3 @@ def _readable_digest(tensor: Found, wanted: Means | None) -> Digest | None:
 
 def _hashes(slots: _Digests) -> tuple[str, ...]:
     return tuple(slots[slot].value if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
-
-
-# --- counting votes ---
-
-
-#: Votes of one rank, by the network that it runs.
-Ballot = tuple[int, str, Sequence[Vote]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
-    """An op whose result is not the same on all replicas of a step, though it must be.
-
-    `ranks` have something else than the `agreeing` others; with `undecided` no majority tells which are right.
-    `fed_alike`: what went into the op is the same on all of them, so that the op itself, or its device, made the
-    difference; None where that is not known. `variable` is what it updates; `has_other_variable` tells that this
-    alone went into it otherwise.
-    """
-
-    step: int
-    op: str
-    type: str
-    role: Role
-    number: int
-    epoch: int
-    ranks: tuple[int, ...]
-    agreeing: tuple[int, ...]
-    undecided: bool = False
-    fed_alike: bool | None = None
-    variable: str = ""
-    has_other_variable: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepVotes:
-    """The votes of a step: how many tensors replicas agree on, and on what they do not, in the order of execution."""
-
-    step: int
-    agreed: int = 0
-    departures: tuple[Departure, ...] = ()
-    #: Which all-reduces are the sum of what the ranks put in.
-    sums: StepSums = field(default_factory=StepSums)
-
-
-def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
-    """Count the votes of all ranks of a step. Ranks of other networks or communication groups are no replicas."""
-    by_op: dict[tuple[str, int, str, str], dict[int, Vote]] = {}
-    places: Counter[tuple[int, str]] = Counter()
-    for rank, network, votes in ballots:
-        # A rank may run one network as several models: each is a replica of its like on the other ranks.
-        place = places[rank, network]
-        places[rank, network] += 1
-        for vote in votes:
-            # Communication ops follow one another alike on all ranks of a group, whatever else these run.
-            key = ("", place, vote.group, vote.turn) if vote.turn else (network, place, vote.group, vote.op)
-            by_op.setdefault(key, {})[rank] = vote
-    agreed, departures = 0, []
-    for by_rank in by_op.values():
-        if len(by_rank) < 2 or next(iter(by_rank.values())).role is Role.EXCHANGE:
-            continue
-        departure = _departure(step, by_rank)
-        if departure is None:
-            agreed += 1
-        elif not departure.undecided or departure.fed_alike or len(by_rank) == 2:
-            departures.append(departure)
-        # Else no majority has it: they are groups that work on parts of the model, whatever the groups are called.
-    departures.sort(key=lambda each: (each.epoch, each.number, each.op))
-    # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
-    if not agreed and all(each.undecided for each in departures):
-        departures = [each for each in departures if each.fed_alike]
-    return StepVotes(step=step, agreed=agreed, departures=tuple(departures), sums=sums_of_step(step, by_op.values()))
-
-
-def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:
-    """Return what one op's votes show; None where all agree."""
-    outputs = Counter(vote.outputs for vote in by_rank.values())
-    if len(outputs) == 1:
-        return None
-    first = next(iter(by_rank.values()))
-    most, count = outputs.most_common(1)[0]
-    undecided = 2 * count <= len(by_rank)
-    agreeing = tuple(sorted(rank for rank, vote in by_rank.items() if vote.outputs == most and not undecided))
-    others = tuple(sorted(set(by_rank) - set(agreeing)))
-    fed_alike: bool | None = None
-    if first.role is Role.UPDATE and all(any(vote.inputs) for vote in by_rank.values()):
-        fed_alike = len({vote.inputs for vote in by_rank.values()}) == 1
-    # Replicas are given the same gradient: parts of a variable have gradients of their own.
-    others_fed = {vote.inputs[1:] for vote in by_rank.values()}
-    has_other_variable = fed_alike is False and len(others_fed) == 1 and any(next(iter(others_fed)))
-    return Departure(
-        step=step, op=first.op, type=first.type, role=first.role, number=first.number, epoch=first.epoch,
-        ranks=others, agreeing=agreeing, undecided=undecided, fed_alike=fed_alike,
-        variable=first.variable, has_other_variable=bool(first.variable) and has_other_variable,
-    )  # fmt: skip

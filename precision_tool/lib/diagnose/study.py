@@ -23,7 +23,8 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose import study_table
-from precision_tool.lib.diagnose.replica_votes import StepVotes, count_votes
+from precision_tool.lib.diagnose.replica_count import Ballot, StepVotes, count_votes
+from precision_tool.lib.diagnose.replica_votes import unpack_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.diagnose.study_journal import (
@@ -581,14 +582,14 @@ class Runner:
         return without_later_verdicts(ordered) if self._options.judging is Judging.FIRST else ordered
 
     def votes(self, states: Sequence[LeafState]) -> list[StepVotes]:
-        """Return the votes of every step; those of one step are in memory at one time."""
-        by_step = []
-        for step, of_step in groupby(states, key=lambda state: state.leaf.step):
-            ballots = [
-                (state.leaf.rank, state.network, self._journal.votes(state.leaf.path, self._key)) for state in of_step
-            ]
-            by_step.append(count_votes(step, ballots))
-        return by_step
+        """Return the votes of every step; those of one leaf are in memory at one time."""
+
+        def ballot(state: LeafState) -> Ballot:
+            stored = self._journal.votes(state.leaf.path, self._key)
+            return state.leaf.rank, state.network, unpack_votes(self._journal.path, stored)
+
+        steps = groupby(states, key=lambda state: state.leaf.step)
+        return [count_votes(step, map(ballot, of_step), self._options.world_size) for step, of_step in steps]
 
     def _names(self, states: Sequence[LeafState]) -> dict[str, str]:
         """Return names of ops by how files spell them, by the graph of the first leaf that was dumped as statistics."""
@@ -608,11 +609,13 @@ class Runner:
             columns = self.columns(state, study_table.HEAT_MAP_COLUMNS)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
+        conclusion = conclude(states, votes, self._telling)
+        notes = (*_network_notes(states), *_lacking_notes(states), *_untold_notes(conclusion, self._options))
         return Study(
-            conclusion=conclude(states, votes, self._telling), leaves=tuple(states), votes=tuple(votes),
-            maps=maps.maps(), notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
+            conclusion=conclusion, leaves=tuple(states), votes=tuple(votes),
+            maps=maps.maps(), notes=(*self._prepared.notes, *notes),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
-            statistics=judge_statistics(states, self.columns, self._statistics), names=self._names(states),
+            statistics=judge_statistics(states, self.columns, self._statistics, votes), names=self._names(states),
             table=self._write_table(states), csvs=self._write_csvs(states),
         )  # fmt: skip
 
@@ -661,6 +664,16 @@ def _lacking_notes(states: Sequence[LeafState]) -> list[Message]:
         count = sum(state.unreadable for state in unread)
         notes.append(Message("study.note.unreadable", count=count, place=place))
     return notes
+
+
+def _untold_notes(conclusion: Conclusion, options: StudyOptions) -> list[Message]:
+    """Return a note on collectives of which nothing shows that every rank was dumped."""
+    untold = conclusion.untold
+    if not untold:
+        return []
+    first = min(untold, key=lambda item: (item.step, item.epoch, item.number))
+    is_asked = not options.world_size
+    return [Message("study.note.untold_sums", count=len(untold), op=first.op, step=first.step, is_asked=is_asked)]
 
 
 def run_study(

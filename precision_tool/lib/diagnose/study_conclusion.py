@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from precision_tool.lib.data.msprobe_ops import VARIABLE
-from precision_tool.lib.diagnose.replica_votes import Departure, Role, StepVotes, WrongSum, is_communication, settled
+from precision_tool.lib.diagnose.replica_count import Departure, StepVotes, When, WrongSum, settled, when
+from precision_tool.lib.diagnose.replica_votes import Role, is_communication
 from precision_tool.lib.diagnose.study_journal import Accused, FirstOp, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.verdict_model import Cause
@@ -90,6 +91,8 @@ class Conclusion:
     departures: tuple[Departure, ...] = ()
     #: Where NaN or Inf was seen first: step, rank and tensor.
     not_finite: tuple[int, int, str] | None = None
+    #: Collectives of which it cannot be told whether they gave the sum: nothing shows that all ranks were dumped.
+    untold: tuple[WrongSum, ...] = ()
 
 
 #: Of other faults so many are kept.
@@ -104,10 +107,15 @@ class _Charge:
     place: int
 
     @property
-    def order(self) -> tuple[int, bool, int, int, int]:
-        """Earliest step first; in it what verdicts name first, what ran before other communication, rank and op."""
+    def order(self) -> Order:
+        """When it was, behind what the verdicts on the leaves of its step name first."""
         leaf, accused = self.state.leaf, self.accused
-        return leaf.step, self.place > 0, accused.epoch, leaf.rank, accused.number
+        return leaf.step, self.place > 0, when(leaf.step, accused.epoch, accused.type, leaf.rank, accused.number)
+
+
+#: The order of what is accused: the step, whether its verdict names others before it, and when it ran.
+Order = tuple[int, bool, When]
+_Named = tuple[Order, "Culprit"]
 
 
 #: Of which of some ops a leaf tells whether they compute right: how well it does, 0 (not at all) to 2.
@@ -124,14 +132,12 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     departures = [item for step in sorted(by_step) for item in by_step[step].departures]
     culprits = _culprits(states, by_step)
     leaves = {(state.leaf.step, state.leaf.rank): state.leaf for state in states}
-    votes_on = (_by_vote(item, leaves[item.step, item.ranks[0]]) for item in _without_inherited(departures))
-    voted = [item for item in votes_on if item is not None]
-    voted = _with_sums(voted, leaves, settled([by_step[step].sums for step in sorted(by_step)]))
-    accused = {(item.step, item.op) for item in culprits}
+    sums = settled(by_step[step].sums for step in sorted(by_step))
+    voted = [*_of_sums(sums.wrong, leaves), *_of_votes(departures, leaves)]
     # What replicas tell after an op that computes wrong follows from that.
-    first = min(map(_when, culprits), default=None)
-    voted = [item for item in voted if (item.step, item.op) not in accused and (first is None or _when(item) < first)]
-    ordered = [*voted, *culprits]
+    first = min((order for order, _ in culprits), default=None)
+    voted = [item for item in voted if first is None or item[0] < first]
+    ordered = list(_once(sorted([*culprits, *voted], key=lambda item: item[0])))
     if not ordered:
         ordered = _compared(states)
     ordered = ordered[: 1 + _MAX_FURTHER]
@@ -139,8 +145,22 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
         ordered = _with_silent_ranks(ordered, states, telling)
     return Conclusion(
         culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
-        departures=tuple(departures[:_MAX_FURTHER]), not_finite=_not_finite(states, ordered),
+        departures=tuple(departures[:_MAX_FURTHER]), not_finite=_not_finite(states, ordered), untold=sums.untold,
     )  # fmt: skip
+
+
+def _once(named: Iterable[_Named]) -> Iterator[Culprit]:
+    """Yield culprits, an op of a step once: what verdicts say of it counts, then a majority, then a sum."""
+    by_op: dict[tuple[int, str], Culprit] = {}
+    for _, item in named:
+        key = item.step, item.op
+        by_op[key] = item if key not in by_op or _weight(item) > _weight(by_op[key]) else by_op[key]
+    yield from by_op.values()
+
+
+def _weight(culprit: Culprit) -> int:
+    decided = culprit.reach is not Reach.NOT_TOLD
+    return {Ground.VERDICT: 3, Ground.REPLICAS: 2 * decided, Ground.SUM: 1}.get(culprit.ground, 0)
 
 
 def _with_silent_ranks(culprits: Sequence[Culprit], states: Sequence[LeafState], telling: Telling) -> list[Culprit]:
@@ -171,11 +191,7 @@ def _with_silent_ranks(culprits: Sequence[Culprit], states: Sequence[LeafState],
     return revised
 
 
-def _when(culprit: Culprit) -> tuple[int, int, int]:
-    return culprit.step, culprit.rank, culprit.number
-
-
-def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> list[Culprit]:
+def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> list[_Named]:
     """Return a culprit for each op that verdicts accuse, at its first step; the earliest first."""
     charges = sorted(
         (
@@ -190,17 +206,20 @@ def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> li
 
 
 def _is_the_sum(state: LeafState, op: str, votes: Mapping[int, StepVotes]) -> bool:
-    """Return whether an op is an all-reduce that gave all ranks the sum of what they put in.
+    """Return whether an op gave its ranks the sum of what they put in, or that cannot be told.
 
     The verdict on one of them sees what that rank put in only: what another put in wrong looks like the op's error.
     """
-    step = votes.get(state.leaf.step)
-    return step is not None and any(name == op and state.leaf.rank in ranks for name, ranks in step.sums.right)
+    step, rank = votes.get(state.leaf.step), state.leaf.rank
+    if step is None:
+        return False
+    untold = ((item.wrong.op, item.wrong.ranks) for item in step.sums.open)
+    return any(name == op and rank in ranks for name, ranks in (*step.sums.right, *untold))
 
 
 def _first_of_each(
     charges: Sequence[_Charge], states: Sequence[LeafState], votes: Mapping[int, StepVotes]
-) -> Iterator[Culprit]:
+) -> Iterator[_Named]:
     by_step: dict[int, list[LeafState]] = {}
     for state in states:
         by_step.setdefault(state.leaf.step, []).append(state)
@@ -219,7 +238,7 @@ def _first_of_each(
             if state.first is not None and state.first.op == charge.accused.op and state.network == charge.state.network
         }
         wrong_in = {step for step in steps[key] | later if step >= charge.state.leaf.step}
-        yield _culprit(charge, by_step[charge.state.leaf.step], tuple(sorted(wrong_in)), votes)
+        yield charge.order, _culprit(charge, by_step[charge.state.leaf.step], tuple(sorted(wrong_in)), votes)
 
 
 def _culprit(
@@ -288,18 +307,24 @@ def _without_inherited(departures: Sequence[Departure]) -> Iterator[Departure]:
             updated.add(item.variable)
 
 
-def _by_vote(departure: Departure, leaf: StudyLeaf) -> Culprit | None:
-    """Return the culprit that a departure, first on this leaf, tells of; None for one that follows from others."""
-    if departure.has_other_variable:
-        departure = replace(departure, op=departure.variable, type=VARIABLE)
-    elif departure.role is Role.UPDATE and departure.fed_alike is False:
-        return None  # its inputs differ already
-    sure = UNDECIDED if departure.undecided else _FED_ALIKE if departure.fed_alike else _VOTED
-    return _culprit_at(
-        leaf, departure, departure.ranks, departure.agreeing, ground=Ground.REPLICAS, confidence=sure,
-        cause=_cause_of(departure),
-        reach=Reach.NOT_TOLD if departure.undecided else None, steps=(departure.step,), departure=departure,
-    )  # fmt: skip
+def _of_votes(departures: Sequence[Departure], leaves: Mapping[tuple[int, int], StudyLeaf]) -> Iterator[_Named]:
+    """Yield the culprits that departures tell of; not what follows from others."""
+    for item in _without_inherited(departures):
+        departure = item
+        if item.has_other_variable:
+            departure = replace(item, op=item.variable, type=VARIABLE)
+        elif item.role is Role.UPDATE and item.fed_alike is False:
+            continue  # its inputs differ already
+        sure = UNDECIDED if item.undecided else _FED_ALIKE if item.fed_alike else _VOTED
+        yield _order_of(item), _culprit_at(
+            leaves[item.step, item.ranks[0]], departure, item.ranks, item.agreeing, ground=Ground.REPLICAS,
+            confidence=sure, cause=_cause_of(item), reach=Reach.NOT_TOLD if item.undecided else None,
+            steps=(item.step,), departure=departure,
+        )  # fmt: skip
+
+
+def _order_of(item: Departure | WrongSum) -> Order:
+    return item.step, False, when(item.step, item.epoch, item.type, item.ranks[0], item.number)
 
 
 def _cause_of(departure: Departure) -> str:
@@ -308,28 +333,17 @@ def _cause_of(departure: Departure) -> str:
     return "communication" if departure.role is Role.COLLECTIVE else "device"
 
 
-def _with_sums(
-    voted: Sequence[Culprit], leaves: Mapping[tuple[int, int], StudyLeaf], sums: Sequence[WrongSum]
-) -> list[Culprit]:
-    """Merge departures of replicas with all-reduces that are no sums; an op once, at its first step."""
-    decided = {(item.step, item.op) for item in voted if item.reach is not Reach.NOT_TOLD}
+def _of_sums(sums: Sequence[WrongSum], leaves: Mapping[tuple[int, int], StudyLeaf]) -> Iterator[_Named]:
+    """Yield the collectives that gave something else than the sum; an op once, at its first step."""
     steps: dict[str, list[int]] = {}
     for item in sums:
         steps.setdefault(item.op, []).append(item.step)
-    summed = []
     for item in sums:
-        if item.step == steps[item.op][0] and (item.step, item.op) not in decided:
-            summed.append(
-                _culprit_at(
-                    leaves[item.step, item.ranks[0]], item, item.ranks, item.right, cause="communication",
-                    ground=Ground.SUM, confidence=_FED_ALIKE if item.is_sure else UNDECIDED,
-                    steps=tuple(steps[item.op]),
-                )
+        if item.step == min(steps[item.op]):
+            yield _order_of(item), _culprit_at(
+                leaves[item.step, item.ranks[0]], item, item.ranks, item.right, cause="communication",
+                ground=Ground.SUM, confidence=_FED_ALIKE, steps=tuple(sorted(set(steps[item.op]))),
             )  # fmt: skip
-    by_sum = {(item.step, item.op) for item in summed}
-    others = [item for item in voted if (item.step, item.op) not in by_sum]
-    # The order of replicas' departures is that of their steps already, and of the ops in them.
-    return sorted([*others, *summed], key=lambda item: (item.step, item.number)) if summed else list(voted)
 
 
 def _compared(states: Sequence[LeafState]) -> list[Culprit]:
@@ -337,7 +351,7 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
     named = [(state, state.first) for state in states if state.first is not None and not state.has_verdict]
     if not named:
         return []
-    state, first = min(named, key=lambda item: (item[0].leaf.step, item[1].epoch, item[0].leaf.rank))
+    state, first = min(named, key=_when_first)
     peers = [peer for peer in states if peer.leaf.step == state.leaf.step and peer.network == state.network]
     wrong = {peer.leaf.rank for peer in peers if peer.first is not None and peer.first.op == first.op}
     right = {peer.leaf.rank for peer in peers if peer.compared and not peer.below}
@@ -348,6 +362,11 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
             steps=tuple(sorted(steps)),
         )
     ]  # fmt: skip
+
+
+def _when_first(item: tuple[LeafState, FirstOp]) -> When:
+    leaf, first = item[0].leaf, item[1]
+    return when(leaf.step, first.epoch, first.type, leaf.rank, first.number)
 
 
 def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tuple[int, int, str] | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import posixpath
 import sqlite3
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from precision_tool.lib.diagnose.replica_votes import Vote
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Verdict
@@ -76,13 +74,14 @@ class LeafOutcome(LeafCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class LeafDone:
-    """Result of a worker for a leaf: its outcome, its votes, and its rows as `pack` makes them (b"": none).
+    """Result of a worker for a leaf: its outcome, and its rows as `pack` makes them (b"": none).
 
-    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
+    `votes` are as `pack_votes` makes them; `statistics` are those of a leaf that was dumped as such, as
+    `pack_statistics` makes them.
     """
 
     outcome: LeafOutcome
-    votes: tuple[Vote, ...] = ()
+    votes: bytes = b""
     rows: bytes = b""
     statistics: bytes = b""
 
@@ -157,7 +156,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
 
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 5
+_VERSION = 6
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 # With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """
@@ -193,7 +192,7 @@ class Journal:
                 _stored(plan.benchmark),
                 plan.benchmark_print,
                 leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
-                json.dumps(to_document(leaf_done.outcome)), _packed(leaf_done.votes),
+                json.dumps(to_document(leaf_done.outcome)), leaf_done.votes,
             )
             for plan, leaf_done in done
         ]  # fmt: skip
@@ -223,11 +222,10 @@ class Journal:
         with self._damage():
             return None if row is None else from_document(LeafOutcome, json.loads(row))
 
-    def votes(self, path: str, options: str) -> tuple[Vote, ...]:
-        """Return the votes of a leaf."""
-        row = self._cell("votes", path, options)
-        with self._damage():
-            return () if row is None else from_document(tuple[Vote, ...], json.loads(zlib.decompress(row)))
+    def votes(self, path: str, options: str) -> bytes:
+        """Return the votes of a leaf as `unpack_votes` reads them; b"" for none."""
+        row: bytes | None = self._cell("votes", path, options)
+        return row or b""
 
     def rows(self, path: str, options: str) -> bytes:
         """Return the rows of a leaf, as `packed.unpack` reads them; b"" for none."""
@@ -263,7 +261,7 @@ class Journal:
         """Raise FormatError for what is stored in a form of ours: the database does not notice when that is damaged."""
         try:
             yield
-        except (zlib.error, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise _damaged(self.path, error) from error
 
     @contextmanager
@@ -283,10 +281,6 @@ def _stored(path: str) -> bytes:
 
 def _damaged(path: str, error: object) -> FormatError:
     return FormatError.of(path, "diagnose.journal_damaged", reason=str(error))
-
-
-def _packed(votes: Iterable[Vote]) -> bytes:
-    return zlib.compress(json.dumps(to_document(tuple(votes))).encode(), 1)
 
 
 @contextmanager

@@ -185,6 +185,8 @@ class StudyOptions:
         Begin anew, whatever the journal holds.
     watch_seconds : float
         Look for new steps every so many seconds, until Ctrl+C; 0: analyse once.
+    world_size : int
+        How many ranks were trained together, dumped or not: of a sum, only that of all can be checked. 0: not known.
     results : str
         The folder of the table and the result files, which may be on no disk; by default that of the journal.
     """
@@ -203,6 +205,7 @@ class StudyOptions:
     profile: DeviceProfile | None = None
     fresh: bool = False
     watch_seconds: float = 0.0
+    world_size: int = 0
 
     def __post_init__(self) -> None:
         check_options(self, threshold="threshold")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import groupby
 from math import exp, hypot, inf, isfinite, lgamma, log, nan, pi, sqrt
 from typing import Any
@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
-from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication, role_of
+from precision_tool.lib.diagnose.replica_count import SUM_SHARE, StepVotes, When, WrongSum, settled, when
+from precision_tool.lib.diagnose.replica_votes import is_all_reduce, is_communication
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
 from precision_tool.lib.io import data_types
@@ -63,11 +64,21 @@ class TensorNames:
         side = "output" if self.is_output[number] else "input"
         return f"{self.ops[self.op_of[number]]}:{side}:{self.slots[number]}"
 
-    def must_agree(self) -> npt.NDArray[np.bool_]:
-        """Return which tensors replicas have alike: what collectives and updates of variables put out."""
-        shared = np.array([role_of(op_type) is not None for op_type in self.types], bool)
-        agree: npt.NDArray[np.bool_] = shared[self.op_of] & self.is_output
-        return agree
+    def of(self, op: str, *, is_output: bool) -> list[int]:
+        """Return the inputs or outputs of an op, as any file or graph spells its name."""
+        if flatten(op) not in self.ops:
+            return []
+        of_op = self.op_of == self.ops.index(flatten(op))
+        numbers: list[int] = np.flatnonzero(of_op & (self.is_output == is_output)).tolist()
+        return numbers
+
+
+@lru_cache(maxsize=16)
+def _epochs(types: tuple[str, ...]) -> Wholes:
+    """Return how many communication ops ran before each op of these types."""
+    communicates = np.array([is_communication(op_type) for op_type in types], np.int64)
+    before: Wholes = np.cumsum(communicates) - communicates
+    return before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +317,13 @@ class Evidence:
     expected: float
     off: float = float("nan")
     bound: float = float("nan")
+    #: How many communication ops ran before it.
+    epoch: int = 0
+
+    @property
+    def when(self) -> When:
+        """When its op ran."""
+        return when(self.step, self.epoch, self.type, self.rank, self.number)
 
 
 def evidence_of(
@@ -317,51 +335,47 @@ def evidence_of(
     return Evidence(
         kind=kind, step=leaf.step, rank=leaf.rank, op=leaf.names.ops[op], type=leaf.names.types[op],
         tensor=leaf.names.tensor(number), number=op, value=value, expected=expected, off=off, bound=bound,
+        epoch=int(_epochs(leaf.names.types)[op]),
     )  # fmt: skip
 
 
-# --- exact rules: equal digests, and sums ---
+# --- exact rules: what ranks vote, and equal digests ---
 
 
 Flags = npt.NDArray[np.bool_]
 
 
-def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
-    """Return ranks that have something else than most, where all must have the same.
+def voted(leaves: Iterable[LeafStatistics], votes: StepVotes, wrong: Iterable[WrongSum]) -> Iterator[Evidence]:
+    """Yield what the votes of a step tell: ranks that have something else than most, and sums that are `wrong`.
 
     Of an op whose inputs are not alike either only collectives are told of: an update that is fed another variable, or
-    gradient, cannot put out the same. Where ranks agree on nothing they are no replicas.
+    gradient, cannot put out the same.
     """
-    if len(group) < 2:
-        return
-    names = group[0].names
-    shared = np.flatnonzero(names.must_agree())
-    differing: list[tuple[int, Flags]] = []
-    agreed = 0
-    for number in shared.tolist():
-        column = np.array([leaf.digests[number] for leaf in group])
-        has_digest = column != UNKNOWN
-        values, counts = np.unique(column[has_digest], return_counts=True)
-        if len(values) < 2:
-            agreed += len(values)
-        elif 2 * counts.max() > has_digest.sum():
-            differing.append((number, has_digest & (column != values[counts.argmax()])))
-    if not agreed:
-        return
-    for number, lone in differing:
-        op = int(names.op_of[number])
-        inputs = np.flatnonzero((names.op_of == op) & ~names.is_output)
-        other = group[int(np.flatnonzero(~lone)[0])]
-        for row in np.flatnonzero(lone).tolist():
-            fed_alike = bool((group[row].digests[inputs] == other.digests[inputs]).all())
-            if fed_alike or is_communication(names.types[op]):
-                yield evidence_of(
-                    EvidenceKind.REPLICAS,
-                    group[row],
-                    number,
-                    float(group[row].means[number]),
-                    float(other.means[number]),
-                )
+    by_rank = {leaf.rank: leaf for leaf in leaves}
+    for departure in votes.departures:
+        others = [by_rank[rank] for rank in departure.agreeing if rank in by_rank]
+        if others and (departure.fed_alike or is_communication(departure.type)):
+            for leaf in (by_rank[rank] for rank in departure.ranks if rank in by_rank):
+                other = aligned(others[0], leaf.names)
+                for number in leaf.names.of(departure.op, is_output=True):
+                    if leaf.digests[number] != other.digests[number] != UNKNOWN:
+                        means = float(leaf.means[number]), float(other.means[number])
+                        yield evidence_of(EvidenceKind.REPLICAS, leaf, number, *means)
+    for item in wrong:
+        group = [by_rank[rank] for rank in (*item.ranks, *item.right) if rank in by_rank]
+        if not is_all_reduce(item.type, None) or len(group) < len(item.ranks) + len(item.right):
+            continue
+        group = [aligned(leaf, group[0].names) for leaf in group]
+        names = group[0].names
+        for number in names.of(item.op, is_output=True):
+            for fed in names.of(item.op, is_output=False):
+                if names.slots[fed] == names.slots[number]:
+                    total = sum(float(leaf.means[fed]) for leaf in group)
+                    sizes = sum(float(leaf.sizes[fed]) for leaf in group)
+                    limit = SUM_SHARE * sizes / max(float(names.counts[number]), 1.0) ** 0.5
+                    for leaf in group[: len(item.ranks)]:
+                        came = float(leaf.means[number])
+                        yield evidence_of(EvidenceKind.SUM, leaf, number, came, total, abs(came - total), limit)
 
 
 def edges(group: Sequence[LeafStatistics]) -> tuple[Wholes, Wholes]:
@@ -397,36 +411,6 @@ def changed(leaf: LeafStatistics, edges: tuple[Wholes, Wholes]) -> Iterator[Evid
         yield evidence_of(
             EvidenceKind.CHANGED, leaf, number, float(leaf.sizes[number]), float(leaf.sizes[outputs[place]])
         )
-
-
-def sums(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
-    """Return all-reduces whose mean is not the sum of what the ranks put in, if most of the step's are."""
-    if len(group) < 2:
-        return
-    names = group[0].names
-    checked: list[tuple[int, Doubles, float, float]] = []
-    for op, op_type in enumerate(names.types):
-        if not is_communication(op_type) or "allreduce" not in op_type.casefold():
-            continue
-        of_op = names.op_of == op
-        for number in np.flatnonzero(of_op & names.is_output).tolist():
-            inputs = np.flatnonzero(of_op & ~names.is_output & (names.slots == names.slots[number]))
-            if len(inputs) == 1:
-                parts = np.array([leaf.means[inputs[0]] for leaf in group])
-                sizes = (
-                    np.array([leaf.sizes[inputs[0]] for leaf in group]) / max(float(names.counts[number]), 1.0) ** 0.5
-                )
-                came = np.array([leaf.means[number] for leaf in group])
-                if np.isfinite(parts).all() and np.isfinite(sizes).all():
-                    checked.append((number, came, float(parts.sum()), SUM_SHARE * float(sizes.sum())))
-    wrong = [(number, came, total, limit, np.abs(came - total) > limit) for number, came, total, limit in checked]
-    if 2 * sum(bool(off.any()) for *_, off in wrong) >= len(checked):
-        return
-    for number, came, total, limit, off in wrong:
-        for row in np.flatnonzero(off).tolist():
-            yield evidence_of(
-                EvidenceKind.SUM, group[row], number, float(came[row]), total, abs(float(came[row]) - total), limit
-            )
 
 
 # --- rules over ranks and steps ---
@@ -578,7 +562,7 @@ class StatisticsJudge:
         evidence: list[Evidence] = []
         for number, group in groups.items():
             evidence += self._judge(self._networks[number], group, benchmark or {})
-        return sorted(evidence, key=lambda item: (item.number, item.rank, item.kind))
+        return evidence
 
     def admitted(self, leaf: LeafStatistics) -> LeafStatistics:
         """Return the leaf with the names of its network: what many leaves have in common is in memory once."""
@@ -600,8 +584,6 @@ class StatisticsJudge:
         names = network.names
         if not len(names.op_of):
             return
-        yield from disagreeing(group)
-        yield from sums(group)
         if network.steps < _LEARNING:
             network.edges = held(edges(group) if network.edges is None else network.edges, group)
         if network.edges is not None and network.steps:
@@ -725,10 +707,10 @@ def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Re
 def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[LookedAt]]) -> list[Suspicion]:
     """Return the evidence by step and op, the earliest first. `looked_at` are the ranks that have each step."""
     groups: dict[tuple[int, int, str], list[Evidence]] = {}
-    for item in evidence:
+    for item in sorted(evidence, key=lambda item: (item.when, item.kind)):
         groups.setdefault((item.step, item.number, item.op), []).append(item)
     results = []
-    for (step, number, op), of_op in sorted(groups.items()):
+    for (step, number, op), of_op in groups.items():
         wrong = {item.rank for item in of_op}
         kinds = {item.kind for item in of_op}
         others = [item for item in looked_at.get(step, ()) if item.rank not in wrong and op in item.ops]
@@ -814,8 +796,9 @@ def judge_statistics(
     states: Sequence[LeafState],
     columns: Callable[[LeafState, Sequence[str]], Columns | None],
     statistics: Callable[[LeafState], LeafStatistics | None],
+    votes: Sequence[StepVotes] = (),
 ) -> StatisticsFound | None:
-    """Judge all leaves that were dumped as statistics, in order; None if none was.
+    """Judge all leaves that were dumped as statistics, in order, with their votes; None if none was.
 
     `columns` gives a leaf's rows, which tell its benchmark's tensors; only one of its own step and rank counts.
     `statistics` gives what workers read of a leaf; None for one that failed.
@@ -825,6 +808,8 @@ def judge_statistics(
         return None
     dumped.sort(key=lambda state: (state.leaf.step, state.leaf.program, state.leaf.rank))
     judges: dict[str, StatisticsJudge] = {}
+    by_step = {item.step: item for item in votes}
+    wrong = settled(item.sums for item in votes).wrong
     evidence: list[Evidence] = []
     looked_at: dict[int, list[LookedAt]] = {}
     runs: dict[int, frozenset[str]] = {}  # of the names that ranks with one network share
@@ -854,6 +839,8 @@ def judge_statistics(
             if not set(leaf.names.ops) <= ops.keys():
                 ops |= op_bytes(leaf)
         evidence += judge.step(leaves, golden)
+        counted = by_step.get(step, StepVotes(step=step))
+        evidence += voted(leaves, counted, (item for item in wrong if item.step == step))
     return StatisticsFound(
         suspicions=tuple(suspicions(evidence, looked_at)[:_MAX_SUSPICIONS]), leaves=len(dumped), tensors=tensors,
         ops=ops, ranks=tuple(sorted({leaf.rank for of_step in looked_at.values() for leaf in of_step})),

@@ -23,7 +23,7 @@ from precision_tool.lib.data.sides import find_golden, find_run
 from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
-from precision_tool.lib.diagnose.replica_votes import Epochs, votes_of
+from precision_tool.lib.diagnose.replica_votes import Epochs, pack_votes, votes_of
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
 from precision_tool.lib.diagnose.study_statistics import pack_statistics, read_leaf
@@ -99,7 +99,7 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
     statistics = b""
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
-    votes = tuple(votes_of(result.dumps, file, epochs, executor))
+    votes = pack_votes(votes_of(result.dumps, file, epochs, executor))
     return LeafDone(outcome=outcome, votes=votes, rows=pack(columns_of(rows)), statistics=statistics)
 
 

@@ -15,9 +15,10 @@ from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.redump import Redump
-from precision_tool.lib.diagnose.replica_votes import Departure, Role
+from precision_tool.lib.diagnose.replica_count import Departure
+from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study import Study
-from precision_tool.lib.diagnose.study_conclusion import UNDECIDED, Culprit, Ground, Reach, is_from_others
+from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, is_from_others
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, StatisticsFound, Suspicion
@@ -164,7 +165,7 @@ _FROM_OUTSIDE = (str(Cause.INPUT), str(Cause.WEIGHTS))
 def _shared(culprit: Culprit) -> Message:
     """Return what all ranks share, and is to blame."""
     if culprit.ground is Ground.SUM:
-        return Message("study.blame.not_the_sum", incomplete=culprit.confidence <= UNDECIDED)
+        return Message("study.blame.not_the_sum")
     if culprit.cause in _FROM_OUTSIDE:
         return Message(f"study.blame.all_{culprit.cause}")
     is_kernel = culprit.cause in ("kernel", "compared", "first_faulty_op")
@@ -292,8 +293,6 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepTex
         return [] if off is None else _look_there(off)
     steps = []
     if culprit.ground is Ground.SUM:
-        if culprit.confidence <= UNDECIDED:
-            steps.append(StepText(why=Message("study.next.whole_group")))
         steps.append(StepText(why=Message("study.next.collectives", step=culprit.step)))
     elif culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE:
         is_its_device = culprit.is_fed_alike or culprit.ground is Ground.REPLICAS
