@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.replica_votes import Role, Vote, is_communication, pack_votes
+from precision_tool.lib.diagnose.replica_count import settled
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication, pack_votes
 from precision_tool.lib.diagnose.study import Runner, Study
 from precision_tool.lib.diagnose.study_conclusion import conclude
-from precision_tool.lib.diagnose.study_journal import LeafDone, LeafOutcome, open_journal
+from precision_tool.lib.diagnose.study_journal import JOURNAL, LeafDone, LeafOutcome, open_journal
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
 from precision_tool.lib.diagnose.study_statistics import LeafStatistics, StatisticsJudge, TensorNames
 from precision_tool.lib.diagnose.study_table import (
@@ -48,8 +51,8 @@ from precision_tool.lib.io import cache as fingerprint
 from precision_tool.lib.io.local import LocalStore
 from precision_tool.lib.view.study_report import write_study
 
-#: Tensors of an op, and one op in so many that all replicas must have alike.
-_TENSORS, _SHARED = 3, 50
+#: Tensors of an op, and blocks of which a worker takes the means on both sides of an all-reduce.
+_TENSORS, _BLOCKS = 3, 64
 #: A file of an op (bytes), as listing shows it.
 _FILE = 260_000
 _ROOT = "/simulated/ranks"
@@ -65,6 +68,7 @@ class Size:
 
     ranks: int
     tensors: int
+    all_reduces: int = 160
 
     @property
     def ops(self) -> int:
@@ -74,11 +78,16 @@ class Size:
     @property
     def culprit(self) -> tuple[int, int]:
         """The rank that differs, and in which op."""
-        return self.ranks * 211 // 1000, max(self.ops // 2 // _SHARED * _SHARED, 0)
+        return self.ranks * 211 // 1000, sorted(self.shared)[len(self.shared) // 2]
+
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """The ops that all replicas must have alike."""
+        return frozenset(self.ops * number // self.all_reduces for number in range(self.all_reduces))
 
     def op(self, number: int) -> tuple[str, str]:
         """Name and type of an op."""
-        kind = "HcomAllReduce" if number % _SHARED == 0 else "MatMulV2"
+        kind = "HcomAllReduce" if number in self.shared else "MatMulV2"
         return f"tower_{number // 100}/layer_{number}/{kind}", kind
 
 
@@ -124,11 +133,13 @@ def fill(size: Size, folder: str) -> None:
     prepared = plan(size)
     key = Runner(prepared, options(), None, "")._key  # type: ignore[arg-type]  # only its key is asked for
     variants = [pack(columns(size, seed)) for seed in range(4)]
+    rng = np.random.default_rng(0)
+    given = rng.normal(0, 1, (len(size.shared), size.ranks, _BLOCKS))
     with open_journal(folder) as journal:
         for number, leaf_plan in enumerate(prepared.plans):
             done = LeafDone(
                 outcome=LeafOutcome(rows=size.tensors, compared=size.tensors, network="one", judged=True),
-                votes=pack_votes(votes_of_rank(size, leaf_plan.leaf.rank)),
+                votes=pack_votes(votes_of_rank(size, leaf_plan.leaf.rank, given)),
                 rows=variants[number % 4],
             )
             journal.keep([(leaf_plan, done)], key)
@@ -150,17 +161,50 @@ def columns(size: Size, seed: int) -> Columns:
     return columns
 
 
-def votes_of_rank(size: Size, rank: int) -> tuple[Vote, ...]:
-    """What a worker says of a rank."""
+def votes_of_rank(size: Size, rank: int, given: npt.NDArray[np.float64]) -> tuple[Vote, ...]:
+    """What a worker says of a rank; `given` are the means that ranks put in, shape (all-reduces, ranks, blocks)."""
     lone, wrong = size.culprit
     votes = []
-    for epoch, number in enumerate(range(0, size.ops, _SHARED)):
+    for epoch, number in enumerate(sorted(size.shared)):
         name, kind = size.op(number)
         digest = f"{_DIGEST}{int(rank == lone and number >= wrong)}"
+        into, came = given[epoch, rank], given[epoch].sum(axis=0)
+        if (rank, number) == (lone, wrong):
+            came[0] += np.sqrt(size.ranks)
         votes.append(
-            Vote(op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=("",), outputs=(digest,))
-        )
+            Vote(
+                op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=(f"{rank:032x}",),
+                outputs=(digest,), input_means=(block_means(into),), output_means=(block_means(came),),
+                size=size.ranks,
+            )
+        )  # fmt: skip
     return tuple(votes)
+
+
+def block_means(means: npt.NDArray[np.float64]) -> BlockMeans:
+    """Means of blocks as a worker hands them back, and sizes that go with them."""
+    return BlockMeans(figures=np.array([means, np.abs(means)], np.float32), rounding=2**-23)
+
+
+def count(size: Size, folder: str) -> None:
+    """What votes with real block means take: bytes of the journal, time and memory of counting one step."""
+    path = Path(folder) / JOURNAL
+    with closing(sqlite3.connect(path)) as connection:
+        (nbytes,) = connection.execute("SELECT sum(length(votes)) FROM leaves").fetchone()
+    print(f"  votes on {len(size.shared)} all-reduces of {size.ranks:,} ranks: {nbytes / 1e6:.0f} MB of the journal")
+    with open_journal(folder) as journal:
+        runner = Runner(plan(size), options(), journal)
+        runner.run(THIS_THREAD)
+        states = runner.final_states()
+        (votes,) = timed("votes of a step", lambda: runner.votes(states))
+    wrong = [(item.ranks, item.op) for item in settled([votes.sums]).wrong]
+    assert wrong == [((size.culprit[0],), size.op(size.culprit[1])[0])], wrong
+    print(f"  memory at most {memory():,.0f} MB")
+
+
+def memory() -> float:
+    """The most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def timed(what: str, work: Callable[[], Any]) -> Any:
@@ -202,7 +246,7 @@ def client(size: Size, folder: str, table: str) -> None:
         print(f"  the report has {page.stat().st_size / 1e6:.1f} MB")
         rows = timed("table (Parquet)", lambda: write_table(table, states, runner.columns))
         print(f"  {rows:,} rows, {Path(table).stat().st_size / 1e9:.2f} GB")
-    print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+    print(f"  memory of the client at most {memory():,.0f} MB")
 
 
 def statistics(size: Size) -> None:
@@ -243,7 +287,7 @@ def statistics(size: Size) -> None:
     places = {(finding.rank, finding.op) for finding in findings}
     assert places == {(lone, size.op(wrong)[0])}, places
     print(f"  found: {places}")
-    print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+    print(f"  memory of the client at most {memory():,.0f} MB")
 
 
 @contextmanager
@@ -287,15 +331,17 @@ def bench_ranks(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench ranks", description="A study of many ranks, by simulation.")
     parser.add_argument("--ranks", type=int, default=1000, help="ranks (default %(default)s)")
     parser.add_argument("--tensors", type=int, default=30_000, help="tensors of each rank (default %(default)s)")
+    parser.add_argument("--all-reduces", type=int, default=160, help="all-reduces of a step (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where journal and table go (default: a temporary folder)")
     args = parser.parse_args(arguments)
-    size = Size(args.ranks, args.tensors)
+    size = Size(args.ranks, args.tensors, args.all_reduces)
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         (folder / "study").mkdir()
         print(f"a simulation of {size.ranks:,} ranks × {size.tensors:,} tensors: rows and names are made up, no files")
         in_a_process(fill, size, str(folder / "study"))
         print(f"  the journal has {sum(file.stat().st_size for file in (folder / 'study').iterdir()) / 1e9:.2f} GB")
+        in_a_process(count, size, str(folder / "study"))
         in_a_process(client, size, str(folder / "study"), str(folder / "study.parquet"))
         in_a_process(statistics, size)
         print("on paper, from rates measured here on one leaf of a demo:")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import zipfile
 from dataclasses import replace
 from math import inf, nan, sqrt
 from pathlib import Path
@@ -17,6 +19,7 @@ from small_tree import chain, small_tree
 from precision_tool import compare
 from precision_tool.lib.compare.result_csv import read_result, write_result
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.diagnose import study_table
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_table import (
@@ -259,6 +262,45 @@ def test_columns_survive_as_they_are() -> None:
 def test_texts_that_are_not_there_are_refused(columns: Columns) -> None:
     with pytest.raises(FormatError, match="cannot be read"):
         unpack("j.sqlite", pack(columns))
+
+
+def test_whole_numbers_take_as_few_bytes_as_they_need_and_come_back_as_they_were() -> None:
+    for largest in (100, -100, 300, 70_000, -(2**62), 2**62):
+        values = np.random.default_rng(0).permutation(np.linspace(0, largest, 1000, dtype=np.int64))
+        packed = pack({"number": values})
+        found = unpack("j.sqlite", packed)["number"]
+        assert isinstance(found, np.ndarray)
+        assert found.dtype == np.int64
+        assert np.array_equal(found, values)
+        assert len(packed) < 1000 * ((abs(largest) * 2).bit_length() / 8 + 2)
+
+
+def test_a_claimed_size_is_an_error() -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)})
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("cosine.npy", header.getvalue())
+    with pytest.raises(FormatError, match="cannot be read"):
+        unpack("j.sqlite", data.getvalue())
+
+
+def test_a_group_of_rows_that_cannot_be_written_is_an_error(studied: Studied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are written by a thread: what fails there fails here, and leaves no file behind."""
+    root, _, study = studied
+    monkeypatch.setattr(study_table, "_GROUP", 0)
+    calls: list[int] = []
+
+    def write(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError("disk full")
+
+    monkeypatch.setattr(study_table, "_write_group", write)
+    with pytest.raises((OSError, OutputError), match="disk full"):
+        write_table(str(root / "full.parquet"), study.leaves, lambda _: columns_of([]))
+    assert len(calls) == 2
+    assert not list(root.glob("full*"))
 
 
 def test_digits_that_nothing_makes_smaller_are_kept_as_they_are() -> None:

@@ -7,6 +7,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import hypot, isnan, nan, sqrt
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -171,13 +172,16 @@ def columns_of(rows: Sequence[Row], roles: Mapping[str, tuple[str, str]] | None 
 
 
 def pack(columns: Columns) -> bytes:
-    """Return columns as bytes; each text is stored once."""
+    """Return columns as bytes, numpy's `.npz`; each text is stored once, signed integers in as few bytes as they need.
+
+    It is that and not Arrow's format: a study works without pyarrow, too.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, values in columns.items():
         if isinstance(values, np.ndarray):
-            arrays[name] = values
+            arrays[name] = _narrow(values)
             continue
-        arrays[f"{name}.codes"] = values.codes
+        arrays[f"{name}.codes"] = _narrow(values.codes)
         arrays[f"{name}.texts"] = np.frombuffer(json.dumps(values.texts).encode(), np.uint8)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -187,6 +191,17 @@ def pack(columns: Columns) -> bytes:
             with archive.open(member, "w") as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
     return buffer.getvalue()
+
+
+def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return signed integers in the smallest type that holds all of them: most counts are zeros."""
+    if array.dtype.kind != "i" or not array.size:
+        return array
+    low, high = array.min(), array.max()
+    fits = (
+        dtype for dtype in (np.int8, np.int16, np.int32) if np.iinfo(dtype).min <= low <= high <= np.iinfo(dtype).max
+    )
+    return array.astype(next(fits, array.dtype))
 
 
 def _is_compressible(array: npt.NDArray[Any]) -> bool:
@@ -206,10 +221,15 @@ def unpack(path: str, data: bytes, names: Sequence[str] | None = None) -> Column
                 if part == "texts" or (names is not None and name not in names):
                     continue
                 if part != "codes":
-                    columns[name] = arrays[key]
+                    columns[name] = array = arrays[key]
+                    if array.dtype.kind == "i":
+                        columns[name] = array.astype(np.int64, copy=False)
                     continue
                 columns[name] = _read_texts(arrays[key], arrays[f"{name}.texts"])
-    except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        ValueError, KeyError, IndexError, EOFError, OSError, MemoryError, zipfile.BadZipFile, zlib.error,
+        NotImplementedError,
+    ) as error:  # fmt: skip
         raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
     return columns
 
@@ -318,16 +338,21 @@ def write_table(path: str, states: Sequence[LeafState], read: Read) -> int:
         store_of(path).create(path) as new,
         pa.PythonFile(_Sink(new), mode="w") as sink,
         pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False, use_dictionary=_texts(schema)) as writer,
+        ThreadPoolExecutor(1) as thread,
     ):
         waiting: list[pa.RecordBatch] = []
-        for state in states:
+        writing: Future[None] | None = None
+        for number, state in enumerate(states, 1):
             waiting.append(_batch(state, read(state), schema))
             count += waiting[-1].num_rows
-            if sum(batch.num_rows for batch in waiting) >= _GROUP:
-                _write_group(writer, waiting, schema)
+            if number == len(states) or sum(batch.num_rows for batch in waiting) >= _GROUP:
+                if writing is not None:
+                    writing.result()
+                # While a group is written, the rows of the next one are read: either takes as long as the other.
+                writing = thread.submit(_write_group, writer, waiting, schema)
                 waiting = []
-        if waiting:
-            _write_group(writer, waiting, schema)
+        if writing is not None:
+            writing.result()
     return count
 
 
