@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,27 @@ def test_what_does_not_pass_is_an_error(served: Served, statuses: list[int]) -> 
     with pytest.raises(FormatError):
         read(served, "a.bin")
     assert [*stores.take_unread()] == [path_of(f"{served.url}/a.bin")]
+
+
+def test_connections_are_let_go_for_a_fork_and_what_is_known_is_kept(served: Served) -> None:
+    root = path_of(served.url)
+    before = threading.active_count()
+    assert len(store_of(root).entries(root)) == 3
+    assert read(served, "small.bin") == [BYTES[:1000]]
+    assert threading.active_count() > before
+    listed, asked = len(served.listings), len(served.asked)
+    waiting = threading.Thread(target=served.answers.wait)  # one of another's: whose connection it may be is not known
+    served.answers.clear()
+    waiting.start()
+    files.let_go()
+    assert store_of(root)._connection is not None  # type: ignore[attr-defined]  # a RemoteStore
+    served.answers.set()
+    waiting.join()
+    store_of(root).let_go()
+    assert len(store_of(root).entries(root)) == 3
+    assert read(served, "small.bin") == [BYTES[:1000]]
+    assert (len(served.listings), len(served.asked)) == (listed, asked)
+    assert read(served, "a.bin", (100_000, 7)) == [BYTES[100_000:100_007]]
 
 
 def test_a_file_that_grows_while_it_is_read_is_an_error(served: Served) -> None:

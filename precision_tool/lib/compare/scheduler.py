@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from precision_tool.lib.data.settings import check_options
 from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import let_go
 from precision_tool.lib.io.local import allow, allowed
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -378,6 +379,7 @@ def can_fork() -> bool:
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that are killed, not waited for, when the block ends with an exception."""
+    let_go()
     before = {process.pid for process in multiprocessing.active_children()}
     pool = _Pool(
         workers,

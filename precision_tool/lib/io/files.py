@@ -18,6 +18,7 @@ import json
 import os
 import posixpath
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,17 @@ from precision_tool.lib.io.local import (
     open_descriptor,
     user_error,
 )
-from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
+from precision_tool.lib.io.stores import (
+    IO_THREAD,
+    ContentSignature,
+    Entry,
+    Kind,
+    NewFile,
+    Signature,
+    Stat,
+    Store,
+    StoredFile,
+)
 from precision_tool.lib.io.writing import replacing_text
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import (
@@ -58,6 +69,8 @@ _TICK = 50_000_000
 _COARSE_TICK = 2_000_000_000
 #: Those of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
 _remote: dict[tuple[int, str, str], Store] = {}
+#: In the place of a process, of stores that have no connection.
+_NO_PROCESS = 0
 #: Paths at which other stores are mounted, each with `/` at its end.
 _mounts: dict[str, Store] = {}
 
@@ -112,8 +125,22 @@ def remote_store(path: str) -> Store:
     key = os.getpid(), urls.place_of(path), urls.secret_of(path).user
     store = _remote.get(key)
     if store is None:
-        store = _remote[key] = _connected(path)
+        idle = (_NO_PROCESS, *key[1:])
+        store = _remote[key] = _remote.pop(idle) if idle in _remote else _connected(path)
     return store
+
+
+def let_go() -> None:
+    """End connections to servers, whose threads keep this process from being forked; its children know what it does.
+
+    Where there are other threads, which may be using them, nothing happens.
+    """
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+    if not all(thread.name.startswith((IO_THREAD, "asyncio_")) for thread in others):
+        return
+    for (process, *rest), store in list(_remote.items()):
+        if process == os.getpid() and store.let_go():
+            _remote[(_NO_PROCESS, *rest)] = store  # type: ignore[index]  # place and user, as they were
 
 
 def _connected(path: str) -> Store:

@@ -29,6 +29,7 @@ from urllib.parse import quote, unquote
 
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.stores import (
+    IO_THREAD,
     ContentSignature,
     Entry,
     Kind,
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 #: Seconds until a server has to have answered.
 SECONDS = 60.0
+#: Seconds until a connection that is ended has to be.
+_ENDING = 5.0
 HTTP = ("http", "https")
 #: Schemes whose file systems keep no listings, and hand options that they do not know on to what connects.
 _HAND_ON = ("ssh", "sftp")
@@ -127,6 +130,7 @@ def filesystem_of(path: str) -> Any:
 
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(SECONDS, 15.0), sock_read=SECONDS)
             options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
+            options["loop"] = _new_loop()
             user, _, password = urls.secret_of(path).user.partition(":")
             if user:
                 plain = f"{unquote(user)}:{unquote(password)}".encode()
@@ -173,6 +177,13 @@ def _of_known_hosts(kind: Any) -> tuple[Any, dict[str, Any]]:
             self.ftp = self.client.open_sftp()
 
     return OfKnownHosts, {}
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that runs in a thread of its own, not in fsspec's, which others in this process may use too."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=IO_THREAD, daemon=True).start()
+    return loop
 
 
 def _checked(kind: Any) -> Any:
@@ -369,7 +380,8 @@ class RemoteStore(Store):
 
     def __init__(self, path: str, filesystem: Any = None) -> None:
         self.scheme = path[1:].partition(":")[0]
-        self._fs = filesystem if filesystem is not None else filesystem_of(path)
+        self._path, self._pid = path, os.getpid()
+        self._connection = filesystem if filesystem is not None else filesystem_of(path)
         self.lists_sizes = self.scheme not in HTTP
         self.gathers = bool(getattr(self._fs, "async_impl", False))
         self._lock = threading.Lock()
@@ -384,6 +396,32 @@ class RemoteStore(Store):
         self._refused: set[tuple[str, int]] = set()
         #: Files that were fetched whole: what closes each, its descriptor (it has no name), and what was told of it.
         self._wholes: OrderedDict[str, tuple[Callable[[], object], int, Mapping[str, Any]]] = OrderedDict()
+
+    # --- the connection ---
+
+    @property
+    def _fs(self) -> Any:
+        """The file system; one that was let go, or is another process's, is opened anew."""
+        if self._connection is None or (self._pid != os.getpid() and self.scheme in HTTP):
+            self._pid, self._connection = os.getpid(), filesystem_of(self._path)
+        return self._connection
+
+    def let_go(self) -> bool:
+        if self.scheme not in HTTP:
+            return False
+        from fsspec.asyn import sync
+
+        if self._connection is not None and self._pid == os.getpid():
+            loop, session = self._connection.loop, self._connection._session
+            if session is not None:
+                sync(loop, session.close, timeout=_ENDING)
+            sync(loop, loop.shutdown_default_executor, timeout=_ENDING)
+            loop.call_soon_threadsafe(loop.stop)
+            until = time.monotonic() + _ENDING
+            while loop.is_running() and time.monotonic() < until:
+                time.sleep(0.001)
+            self._connection = None
+        return True
 
     # --- how fsspec calls what lies at a path ---
 

@@ -28,6 +28,8 @@ Signature = Tuple[int, int, int, int, int]
 ContentSignature = Tuple[int, ...]
 
 
+#: What threads of a store's connections are called.
+IO_THREAD = "precision_tool_io"
 #: What could not be read for a reason of its storage, in this process, by path; it may be there all the same.
 _unread: dict[str, Message] = {}
 
@@ -168,6 +170,13 @@ class Store(ABC):
         for name in file_names:
             stat = self.stat(posixpath.join(folder, name))
             yield (0, 0) if stat is None else self.content_signature(stat)
+
+    def let_go(self) -> bool:
+        """Ends connections and their threads, which forking must not find; what is known is kept for the children.
+
+        They are made anew when they are needed. False for a store that cannot.
+        """
+        return False
 
     def list_together(self, folders: Iterable[str], *, below: bool = False) -> None:  # noqa: B027  # as above
         """Says that these folders are listed next, or all that is `below` them."""

@@ -7,6 +7,7 @@ kept in this process, to be sent along by whoever opens a connection, and are sh
 import os
 import posixpath
 import re
+from functools import lru_cache
 from typing import Dict, FrozenSet, Iterator, Mapping, NamedTuple, Optional, Set, Union
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
@@ -122,6 +123,7 @@ def _key(path: str) -> str:
     return posixpath.normpath(path)[1:]
 
 
+@lru_cache(maxsize=1 << 14)
 def place_of(path: str) -> str:
     """Scheme and host of a path that stands for a URL, as `s3:/bucket`: what one connection reaches."""
     return "/".join(_key(path).split("/", 2)[:2])
@@ -132,6 +134,8 @@ def secret_of(path: str) -> Secret:
 
     Where none of these has any, it is that of another place of the same host, if that has but one.
     """
+    if not any(map(any, _secrets.values())):
+        return _NONE
     key = _key(path)
     above = [key[:end] for end in range(len(key), 0, -1) if key[end : end + 1] in ("", "/")]
     of_place = [_secrets[place] for place in above if place in _secrets]
