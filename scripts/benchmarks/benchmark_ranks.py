@@ -26,6 +26,7 @@ import numpy as np
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.diagnose.replica_count import WORLD
 from precision_tool.lib.diagnose.replica_votes import Role, Vote, is_communication, pack_votes
 from precision_tool.lib.diagnose.study import Runner, Study
 from precision_tool.lib.diagnose.study_conclusion import conclude
@@ -158,7 +159,16 @@ def votes_of_rank(size: Size, rank: int) -> tuple[Vote, ...]:
         name, kind = size.op(number)
         digest = f"{_DIGEST}{int(rank == lone and number >= wrong)}"
         votes.append(
-            Vote(op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=("",), outputs=(digest,))
+            Vote(
+                op=name,
+                type=kind,
+                role=Role.COLLECTIVE,
+                number=number,
+                epoch=epoch,
+                inputs=("",),
+                outputs=(digest,),
+                group=WORLD,
+            )  # fmt: skip
         )
     return tuple(votes)
 
