@@ -168,7 +168,7 @@ def votes_of_rank(size: Size, rank: int) -> tuple[Vote, ...]:
                 inputs=("",),
                 outputs=(digest,),
                 group=WORLD,
-            )  # fmt: skip
+            )
         )
     return tuple(votes)
 
