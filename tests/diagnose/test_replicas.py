@@ -190,7 +190,8 @@ def reduced(
         for rank in ranks:
             fed = block(rank + 1.0)
             one = Vote(op=op, type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
-                       outputs=(str(total),), input_means=(fed,), output_means=(came,))  # fmt: skip
+                       outputs=(str(total),), input_means=(fed,), output_means=(came,),
+                       group=WORLD if world_size else "")  # fmt: skip
             ballots.append((rank, "n", [one]))
         votes.append(count_votes(step, ballots, world_size))
     of = charges or {}
@@ -277,6 +278,18 @@ def test_clean_groups_accuse_nobody_whoever_is_missing() -> None:
     assert accuses([*zeros, all_reduced(dict.fromkeys(range(4), 36.0), group=WORLD)]) is None
 
 
+def test_what_several_groups_of_one_name_have_alike_does_not_make_them_one() -> None:
+    """Ranks 0 and 2, and 1 and 3, average gradients: of the halves of one variable, and of another that all have."""
+    halves = all_reduced({0: 4.0, 1: 6.5, 2: 4.0, 3: 6.5}, op="half", group="dp", puts={1: 2.1, 3: 4.4})
+    copies = all_reduced(dict.fromkeys(range(4), 3.0), op="copy", group="dp", puts={0: 1.0, 1: 1.0, 2: 2.0, 3: 2.0})
+    whole = concluded([halves, copies])
+    assert (whole.culprit, whole.untold) == (None, ())
+    for votes in (halves, copies):
+        del votes[3]
+    assert accuses([halves, copies]) is None, "rank 1 is no rank that departs from 0 and 2"
+    assert accuses([halves, copies], world_size=3) is None
+
+
 def test_a_wrong_sum_of_a_complete_group_is_told() -> None:
     assert accuses([all_reduced(RIGHT | {3: 8.0})]) == (0, "reduce", (3,)), "rank 2 got the sum, as 0 and 1 did"
     wrong_pair = all_reduced(RIGHT | {0: 4.0, 1: 4.0})
@@ -285,7 +298,8 @@ def test_a_wrong_sum_of_a_complete_group_is_told() -> None:
     assert accuses([all_reduced(same_wrong)]) == (0, "reduce", (1, 2)), "a sum counts for more than a majority"
     every = dict.fromkeys(range(3), 9.0)
     assert accuses([all_reduced(every)]) is None
-    assert accuses([all_reduced(every, size=3)]) == (0, "reduce", (0, 1, 2))
+    assert accuses([all_reduced(every, size=3)]) is None, "these may be parts of several groups of three"
+    assert accuses([all_reduced(every, size=3, group=WORLD)]) == (0, "reduce", (0, 1, 2))
     assert accuses([all_reduced(every, group="tp_0_1_2")]) == (0, "reduce", (0, 1, 2))
     assert accuses([all_reduced(every, group=WORLD)], world_size=3) == (0, "reduce", (0, 1, 2))
     assert accuses([all_reduced(every, group=WORLD)], world_size=4) is None

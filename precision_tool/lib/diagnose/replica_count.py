@@ -145,6 +145,19 @@ class _Alike:
     rounding: float
     #: Whether one put in what it got: its input may be written over.
     kept: bool = False
+    #: What each of a few ranks put in.
+    each: dict[int, Floats] = field(default_factory=dict)
+
+    def among(self, ranks: frozenset[int]) -> _Alike | None:
+        """Return those of some ranks; None where it is not known what these put in."""
+        if ranks.issuperset(self.ranks):
+            return self
+        few = {rank: self.each[rank] for rank in self.ranks if rank in ranks and rank in self.each}
+        if not few or not few.keys() >= ranks.intersection(self.ranks):
+            return None
+        figures = np.array([*few.values()], np.float64)
+        parts = np.stack((figures[:, 0].sum(axis=0), figures[:, 1].sum(axis=0), np.abs(figures[:, 0]).min(axis=0)))
+        return replace(self, ranks=[*few], parts=parts, each=few)
 
     def add(self, rank: int, vote: Vote, collective: Collective) -> None:
         """Add a rank that got the same."""
@@ -156,6 +169,8 @@ class _Alike:
         if self.parts is None or self.parts.shape[1] != figures.shape[1] or vote.collective != collective:
             self.parts = None
             return
+        if len(self.ranks) <= _MAX_OPEN:
+            self.each[rank] = figures
         figures_of_all, sizes, least = self.parts
         _COMBINE.get(collective.reduction, np.add)(figures_of_all, figures[0], out=figures_of_all)
         sizes += figures[1]
@@ -178,6 +193,7 @@ def _alike_of(rank: int, vote: Vote, came: Floats | None, collective: Collective
     return _Alike(
         ranks=[rank], came=came, parts=_put_in(vote.input_means) if vote.collective == collective else None,
         rounding=max(each.rounding for each in (*vote.input_means, *vote.output_means)), kept=_has_kept(vote),
+        each={rank: _joined(vote.input_means)},
     )  # fmt: skip
 
 
@@ -282,9 +298,12 @@ class OpenSum:
     members: tuple[_Alike, ...] = field(repr=False)
 
     def within(self, ranks: frozenset[int]) -> _Group | None:
-        """Return these ranks as the group; None where others got the same as some of them."""
-        members = [each for each in self.members if ranks.issuperset(each.ranks)]
-        group = _Group(members, self.collective) if members else None
+        """Return these ranks as the group; None where it is not known what just these put in."""
+        members = [each.among(ranks) for each in self.members if not ranks.isdisjoint(each.ranks)]
+        known = [each for each in members if each is not None]
+        if self.collective.reduction not in ("sum", "avg") and known != list(self.members):
+            return None
+        group = _Group(known, self.collective) if known else None
         return group if group is not None and group.ranks == ranks else None
 
 
@@ -359,8 +378,7 @@ class _Op:
             return len(self.first.collective.ranks)
         if listed := self._listed():
             return len(listed)
-        agree = len(self.outputs) == world_size and not self.differ(self.outputs)
-        if world_size and (self.is_of_all or agree):
+        if world_size and self.is_of_all:
             return world_size
         return next(iter(self.sizes)) if len(self.sizes) == 1 else 0
 
@@ -376,7 +394,7 @@ class _Op:
     def left_open(self, step: int, ranks: frozenset[int]) -> Iterator[OpenSum]:
         """Yield that of these ranks nothing shows the group, if there are any."""
         if ranks:
-            members = tuple(each for each in self.alike.values() if ranks.issuperset(each.ranks))
+            members = tuple(part for each in self.alike.values() if (part := each.among(ranks)) is not None)
             yield OpenSum(
                 wrong=self.wrong(step, ranks), group=self.group, collective=self.first.collective,
                 members=members if len(members) <= _MAX_OPEN else (),
@@ -390,18 +408,18 @@ class _Op:
         whole = _Group(every, collective)
         if len(whole.ranks) < len(self.outputs):
             return []
-        # So many of one name may be of several groups, unless they got the same.
-        is_certain = len(whole.ranks) == size and (self.is_one_group or len(every) == 1)
-        if is_certain or (size in (0, len(whole.ranks)) and (whole.is_right or whole.shows_itself)):
+        # Of a name alone, so many ranks may be parts of several groups, even where they got the same.
+        if len(whole.ranks) == size and self.is_one_group:
             return [whole]
-        alone = [_Group([each], collective) for each in every if len(each.ranks) > 1]
-        groups = [each for each in alone if len(each.ranks) == size or (not size and each.is_right)]
-        sizes = {len(group.ranks) for group in groups}
+        if size in (0, len(whole.ranks)) and (whole.is_right or whole.shows_itself):
+            return [whole]
+        alone = [_Group([each], collective) for each in every if size in (0, len(each.ranks)) and len(each.ranks) > 1]
+        groups = [each for each in alone if each.is_right]
         in_groups = frozenset[int]().union(*(group.ranks for group in groups))
         rest = [each for each in every if in_groups.isdisjoint(each.ranks)]
-        if rest and len(sizes) == 1:
+        if rest and groups:
             last = _Group(rest, collective)
-            if sizes == {len(last.ranks)} and (len(rest) == 1 or last.shows_itself):
+            if {len(group.ranks) for group in groups} == {len(last.ranks)} and last.shows_itself:
                 groups.append(last)
         return groups
 
@@ -417,7 +435,7 @@ def _sums_of_step(step: int, ops: Sequence[tuple[_Op, Sequence[_Group], int]]) -
         left = op.ranks if op.alike else frozenset()
         for group in groups:
             left -= group.ranks
-            if group.shows_itself or len(group.ranks) == size:
+            if group.shows_itself or (len(group.ranks) == size and op.is_one_group):
                 shown.add((op.group, group.ranks))
             if group.is_right:
                 right.add((op.first.op, tuple(sorted(group.ranks))))
@@ -565,10 +583,10 @@ def count_votes(step: int, ballots: Iterable[Ballot], world_size: int = 0) -> St
     if len({rank for rank, _ in places}) < 2:
         return StepVotes(step=step)
     ops = [(op, op.groups(size), size) for op in by_op.values() for size in (op.size(world_size),)]
-    related = _Related(ops)
+    sums = _sums_of_step(step, ops)
     agreed, departures = 0, []
     for op, groups, _ in ops:
-        for ranks, right in _electorates(op, groups, related):
+        for ranks, right in _electorates(op, groups, sums.groups):
             departure = _departure(step, op, ranks, right)
             if departure is None:
                 agreed += 1
@@ -579,36 +597,11 @@ def count_votes(step: int, ballots: Iterable[Ballot], world_size: int = 0) -> St
     # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
     if not agreed and all(each.undecided for each in departures):
         departures = [each for each in departures if each.fed_alike]
-    return StepVotes(step=step, agreed=agreed, departures=tuple(departures), sums=_sums_of_step(step, ops))
-
-
-class _Related:
-    """Ranks that agree on something in a group of a name, or whose sums show them to be a group."""
-
-    def __init__(self, ops: Iterable[tuple[_Op, Sequence[_Group], int]]) -> None:
-        self._sets: dict[str, list[frozenset[int]]] = {}
-        for op, groups, _ in ops:
-            if op.first.role is Role.COLLECTIVE:
-                alike: dict[tuple[str, ...], set[int]] = {}
-                for rank, outputs in op.outputs.items():
-                    alike.setdefault(outputs, set()).add(rank)
-                for ranks in (*alike.values(), *(group.ranks for group in groups)):
-                    self._unite(op.first.group, frozenset(ranks))
-
-    def _unite(self, name: str, ranks: frozenset[int]) -> None:
-        sets = self._sets.setdefault(name, [])
-        joined = [each for each in sets if not each.isdisjoint(ranks)]
-        if joined != [ranks]:
-            apart = [each for each in sets if each.isdisjoint(ranks)]
-            self._sets[name] = [*apart, ranks.union(*joined)]
-
-    def of(self, op: _Op, ranks: frozenset[int]) -> list[frozenset[int]]:
-        """Return which of some ranks belong together."""
-        return [ranks & each for each in self._sets[op.first.group] if len(ranks & each) > 1]
+    return StepVotes(step=step, agreed=agreed, departures=tuple(departures), sums=sums)
 
 
 def _electorates(
-    op: _Op, groups: Sequence[_Group], related: _Related
+    op: _Op, groups: Sequence[_Group], shown: Iterable[tuple[str, frozenset[int]]]
 ) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
     """Yield the ranks that must have an op's results alike, and those of them that sums show to be right."""
     if op.first.role is Role.UPDATE and len(op.ranks) > 1:
@@ -626,9 +619,11 @@ def _electorates(
             yield group.ranks, frozenset()
         elif group.right:
             yield group.ranks, frozenset(group.right)
-    for ranks in [rest] if op.is_one_group and not groups else related.of(op, rest):
-        if len(ranks) > 1:
-            yield ranks, frozenset()
+    if not op.differ(rest) or (op.is_one_group and not groups):
+        some = [rest]
+    else:
+        some = [rest & ranks for name, ranks in shown if name == op.group]
+    yield from ((ranks, frozenset()) for ranks in some if len(ranks) > 1)
 
 
 def _departure(step: int, op: _Op, ranks: frozenset[int], right: frozenset[int]) -> Departure | None:
