@@ -184,6 +184,7 @@ def test_ranks_that_read_the_same_batch() -> None:
 
     same = [((0, 1, 2, 3), True, True)]
     assert batches(lambda rank: rank_with("x", "g")) == same
+    assert batches(lambda rank: [given(Role.DATA, "x"), replace(reduce("g"), type="Distributed.all_reduce")]) == same
     assert batches(lambda rank: rank_with("x", "sum")) == [((0, 1, 2, 3), True, False)], "written over"
     assert batches(lambda rank: rank_with(str(rank // 2), str(rank // 2))) == [
         ((0, 1), False, True),
@@ -306,9 +307,9 @@ def test_a_learning_rate_among_the_arguments_of_a_recorded_call(tmp_path: Path, 
         recorded(tmp_path / f"d/step0/rank{rank}", rank, rate=0.2 if rank == 1 else 0.1, tensors=tensors)
     found = studied(tmp_path / "work", tmp_path / "d").conclusion.culprit
     assert found is not None
-    assert (found.ranks, found.op, found.cause) == ((1,), "alpha", "optimizer_setting")
+    assert (found.ranks, found.op, found.cause) == ((1,), "Tensor.sub_.0.forward", "optimizer_setting")
     assert found.feed is not None
-    assert found.feed.update == "Tensor.sub_.0.forward"
+    assert (found.feed.value, found.feed.usual) == (0.2, 0.1)
 
 
 def test_gradients_of_recorded_ranks_that_nothing_sums_accuse_nobody(tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ class FeedDeparture:
     steps: tuple[int, ...] = ()
     #: Whether it is of the first step that was dumped: nothing before it can have made the difference.
     is_first: bool = False
-    #: The root mean square of data that are of another size than those of the others, and theirs.
-    scale: float | None = None
+    #: A number among the arguments, or the root mean square of data of another size, and what the others have.
+    value: float | None = None
     usual: float | None = None
 
 
@@ -238,6 +238,7 @@ class _Slot:
     name: str
     producer: str
     values: _Values
+    is_tensor: bool
 
 
 #: Data of other ranks are of one size where they are within this factor, and one rank's are not beyond the other.
@@ -287,7 +288,8 @@ class _Feeds:
         for op, slots in self._slots.items():
             for slot in slots:
                 if slot.feed in (Feed.LEARNING_RATE, Feed.SETTING):
-                    yield from self._departure(slot.feed, slot.producer or slot.name or op, op, slot.values, True)
+                    for found in self._departure(slot.feed, slot.producer or op, op, slot.values, True):
+                        yield found if slot.is_tensor else _with_numbers(found, slot.values)
 
     def _values(self) -> Iterator[FeedDeparture]:
         """Yield variables, and what optimizers remember, that replicas have otherwise."""
@@ -384,7 +386,7 @@ class _Feeds:
             yield FeedDeparture(
                 step=self._step, feed=Feed.DATA, name=name, type=vote.type, update="", ranks=(rank,),
                 agreeing=tuple(sorted(set(sizes) - {rank})), undecided=False, number=vote.number, epoch=vote.epoch,
-                steps=(self._step,), scale=size, usual=usual,
+                steps=(self._step,), value=size, usual=usual,
             )  # fmt: skip
 
     def _departure(
@@ -407,6 +409,18 @@ class _Feeds:
         )  # fmt: skip
 
 
+def _with_numbers(found: FeedDeparture, values: _Values) -> FeedDeparture:
+    """Return a departure of a number among the arguments with the number, and with another that ranks have."""
+    own = values[found.ranks[0]]
+    other = next(value for rank, value in values.items() if value != own)
+    return replace(found, value=_number(own), usual=_number(other))
+
+
+def _number(value: object) -> float:
+    """Return a number from what `numbers_of` made of it."""
+    return float(value == "True") if value in ("True", "False") else float(str(value))
+
+
 def _first(votes: _ByRank) -> Vote:
     return next(iter(votes.values()))
 
@@ -421,7 +435,7 @@ def _slots(votes: _ByRank) -> Iterator[_Slot]:
         feed = feed_of(_first(votes).type, place, name, bool(is_tensor))
         if feed in (Feed.VARIABLE, Feed.STATE):
             values = {rank: value for rank, value in values.items() if value not in votes[rank].outputs}
-        yield _Slot(feed, name, producer, values)
+        yield _Slot(feed, name, producer, values, bool(is_tensor))
 
 
 def _outputs(votes: _ByRank) -> dict[int, tuple[str, ...]]:
@@ -483,7 +497,8 @@ def _put_in(network: _Network, group: set[int]) -> list[bool | None]:
         first = _first(votes)
         if not group <= votes.keys() or first.collective.reduction not in ("sum", "avg"):
             continue
-        is_sum = is_all_reduce(first.type, None) or first.collective.exchange is Exchange.REDUCE_SCATTER
+        is_sum = is_all_reduce(first.type.replace("_", ""), None)
+        is_sum |= first.collective.exchange is Exchange.REDUCE_SCATTER
         if is_sum and any(first.inputs):
             is_over = any(votes[rank].inputs == votes[rank].outputs for rank in group)
             alike.append(None if is_over else len({votes[rank].inputs for rank in group}) == 1)

@@ -399,7 +399,7 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
             fed: tuple[str, ...] = ()
             if item.role is Role.UPDATE:
                 numbers = numbers_of(op)
-                fed = (*fed_by(types[name], op, len(inputs), updates.get(name, "")), *(f"{key}\t" for key in numbers))
+                fed = (*fed_by(types[name], op, len(inputs), updates.get(name, "")), *numbers)
                 inputs = (*inputs, *numbers.values())
                 summed = summed_by(op, by_name, is_communication)
             votes.append(

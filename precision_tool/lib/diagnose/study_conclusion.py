@@ -365,7 +365,7 @@ def _order_of_step(culprit: Culprit) -> tuple[int, int]:
 
 def _by_feed(feed: FeedDeparture, leaf: StudyLeaf) -> Culprit:
     named = FirstOp(op=feed.name, type=feed.type, kind="", number=feed.number, epoch=feed.epoch)
-    is_certain = feed.feed in _FROM_OUTSIDE and feed.scale is None
+    is_certain = feed.feed in _FROM_OUTSIDE and (feed.feed is not Feed.DATA or feed.value is None)
     sure = UNDECIDED if feed.undecided else _FED_ALIKE if is_certain else _VOTED
     return _culprit_at(
         leaf, named, feed.ranks, feed.agreeing, ground=Ground.REPLICAS, confidence=sure, cause=str(feed.feed),

@@ -16,7 +16,7 @@ from rich.text import Text
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.redump import Redump
 from precision_tool.lib.diagnose.replica_count import Departure
-from precision_tool.lib.diagnose.replica_feeds import same_batch_note
+from precision_tool.lib.diagnose.replica_feeds import FeedDeparture, same_batch_note
 from precision_tool.lib.diagnose.replica_votes import Role
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, is_from_others
@@ -24,6 +24,7 @@ from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.study_statistics import Evidence, StatisticsFound, Suspicion
 from precision_tool.lib.diagnose.study_table import HeatMap
+from precision_tool.lib.diagnose.update_inputs import Feed
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message, render, text
@@ -147,13 +148,14 @@ def reach(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None
             "study.shifted", who=who, count=abs(shift.offset), behind=shift.offset > 0, own=shift.own,
             theirs=shift.theirs,
         )  # fmt: skip
-    if culprit.feed is not None and culprit.feed.scale is not None:
+    if culprit.feed is not None and _is_scale(culprit.feed):
         return Message(
-            "study.reach.scale", who=_who_differs(culprit.ranks), scale=culprit.feed.scale, others=right,
+            "study.reach.scale", who=_who_differs(culprit.ranks), scale=culprit.feed.value, others=right,
             usual=culprit.feed.usual,
         )  # fmt: skip
     if culprit.feed is not None:
-        what = Message(f"study.feed.{culprit.feed.feed}", others=culprit.feed.count - 1 or None)
+        feed = culprit.feed
+        what = Message(f"study.feed.{feed.feed}", others=feed.count - 1 or None, value=feed.value, usual=feed.usual)
         return Message("study.reach.feed", who=_who_differs(culprit.ranks), right=right or None, what=what)
     if culprit.reach is Reach.ALL_RANKS:
         return Message(
@@ -170,6 +172,11 @@ def reach(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None
     if culprit.ground is Ground.REPLICAS:
         return Message("study.reach.replicas", ranks=spans(culprit.ranks))
     return Message("study.reach.not_told", since=since)
+
+
+def _is_scale(feed: FeedDeparture) -> bool:
+    """Return whether data are of another size than those of the other ranks."""
+    return feed.feed is Feed.DATA and feed.value is not None
 
 
 def _since(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None) -> Message:
@@ -328,7 +335,7 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepTex
         steps.append(StepText(why=Message("study.next.shifted")))
         return [*steps, StepText(why=Message("step.check"), line="ac --all")] if named is None else steps
     if culprit.feed is not None:
-        kind = culprit.feed.feed if culprit.feed.scale is None else "scale"
+        kind = "scale" if _is_scale(culprit.feed) else culprit.feed.feed
         why = Message(f"study.next.feed.{kind}", rank=culprit.rank, first=culprit.feed.is_first)
         steps.append(StepText(why=why))
     elif culprit.ground is Ground.SUM:
