@@ -585,7 +585,7 @@ class _Judge:
             yield ShardFinding(
                 fault=ShardFault.NOT_REDUCED, step=step, ranks=ranks, tensor=source.shards.name,
                 own_name=source.own_name(ranks), order=float(each.shards.order), parts=each.fit.npu.terms,
-                distance=each.merged.least_alone(each.fit), other=each.shards.name,
+                distance=each.merged.least_alone(each.fit), other="" if source is each else each.shards.name,
             )  # fmt: skip
 
     def _before_first(
