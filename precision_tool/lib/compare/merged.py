@@ -207,10 +207,13 @@ class Shifted(Values):
         self._vector = apart.reshape(-1, self.shape[-1]).mean(0)
 
     def box(self, box: Box) -> Doubles:
-        return self._values.box(box) + self._vector[slice(*box[-1])]
+        low, high = box[-1]
+        moved: Doubles = self._values.box(box) + self._vector[low:high]
+        return moved
 
     def grid(self, coordinates: Coordinates) -> Doubles:
-        return self._values.grid(coordinates) + self._vector[coordinates[-1]]
+        moved: Doubles = self._values.grid(coordinates) + self._vector[coordinates[-1]]
+        return moved
 
 
 class Cut(Values):

@@ -257,13 +257,15 @@ def _likeness(tensor: RecordedTensor, other: RecordedTensor) -> int:
 class Shards:
     """A tensor of the network: what each rank of either side has of it, by rank, a part of the batch each.
 
-    `order` is its place in the benchmark's step, `call` the benchmark's call and `slot` where it stands there.
+    `order` is its place in the benchmark's step, `call` the benchmark's call and `slot` where it stands there. `index`
+    counts the calls of one function in its module.
     """
 
     call: str
     slot: str
     order: int
     place: Place
+    index: int
     direction: Direction
     npu: Mapping[int, tuple[ShardTensor, ...]]
     golden: Mapping[int, tuple[ShardTensor, ...]]
@@ -276,7 +278,7 @@ class Shards:
     @property
     def pattern(self) -> str:
         """What the same tensors of all layers share."""
-        return f"{masked(self.place.module)} {self.place.api} {self.direction} {self.slot}"
+        return f"{masked(self.place.module)} {self.place.api} {self.index} {self.direction} {self.slot}"
 
     @property
     def is_parameter(self) -> bool:
@@ -383,7 +385,7 @@ def _of_place(place: Place, left: _Cut, right: _Cut, parts: tuple[int, int]) -> 
                 first = next(iter(by_rank.values()))[0]
                 if slot in npu and all(len(each) == own for each in npu[slot].values()):
                     yield Shards(
-                        call=first.call, slot=slot, order=first.number, place=place, direction=direction,
+                        call=first.call, slot=slot, order=first.number, place=place, index=index, direction=direction,
                         npu=npu[slot], golden=by_rank,
                     )  # fmt: skip
 

@@ -544,7 +544,7 @@ class _Judge:
                     result for result in each.row.ranks if not _agrees(result, self.threshold)
                 ]  # fmt: skip
                 # All ranks off: another placement, or a view, cannot be told from a wrong result.
-                if off and len(off) < len(each.row.ranks) and each.row.agrees is False:
+                if off and len(off) < len(each.row.ranks) and each.row.agrees is False and self._is_sure(each):
                     ranks = tuple(rank for result in off for rank in result.ranks)
                     yield ShardFinding(
                         fault=ShardFault.DIFFERS, step=step, ranks=ranks, tensor=each.shards.name,
@@ -552,14 +552,23 @@ class _Judge:
                         distance=max(result.distance for result in off),
                     )  # fmt: skip
 
-    @staticmethod
-    def _other_values(step: int, opened: Sequence[_Opened], first_of: Mapping[str, int]) -> Iterator[ShardFinding]:
+    def _is_sure(self, each: _Opened) -> bool:
+        """Return whether a placement is that of another layer, or of sides that no other split explains."""
+        known = self._fits.get(each.shards.pattern)
+        if known is not None and known.npu == each.fit.npu:
+            return True
+        golden = len(each.shards.golden)
+        return each.shards.direction is Direction.FORWARD and golden in (1, len(each.shards.npu))
+
+    def _other_values(
+        self, step: int, opened: Sequence[_Opened], first_of: Mapping[str, int]
+    ) -> Iterator[ShardFinding]:
         """Yield the first tensor that is off on some ranks while it agrees on others, where nothing else is named."""
         for each in opened:
             off = [result for result in each.row.ranks if result.distance >= _SAME]
             if each.row.agrees is False:
                 ranks = tuple(rank for result in off for rank in result.ranks)
-                if off and len(off) < len(each.row.ranks):
+                if off and len(off) < len(each.row.ranks) and self._is_sure(each):
                     order = first_of[each.shards.place.module] if each.shards.is_parameter else each.shards.order
                     yield ShardFinding(
                         fault=ShardFault.OTHER_VALUES, step=step, ranks=ranks, tensor=each.shards.name,
@@ -585,7 +594,7 @@ class _Judge:
             yield ShardFinding(
                 fault=ShardFault.NOT_REDUCED, step=step, ranks=ranks, tensor=source.shards.name,
                 own_name=source.own_name(ranks), order=float(each.shards.order), parts=each.fit.npu.terms,
-                distance=each.merged.least_alone(each.fit), other=each.shards.name,
+                distance=each.merged.least_alone(each.fit), other="" if source is each else each.shards.name,
             )  # fmt: skip
 
     def _before_first(
