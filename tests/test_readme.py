@@ -107,6 +107,7 @@ class Chapters(NamedTuple):
     fusion: str
     h5: str
     ranks: str
+    curves: str
 
 
 def shown_in(text: str) -> list[tuple[str, str]]:
@@ -128,7 +129,10 @@ def chapters_of(text: str) -> Chapters:
 
 
 #: Lines of examples by which a chapter is recognised in every language.
-_SIGNS = {"fusion": "\n$ precision-tool fusion", "h5": "/NpuConvolution", "ranks": "\n$ precision-tool ac --all"}
+_SIGNS = {
+    "fusion": "\n$ precision-tool fusion", "h5": "/NpuConvolution", "ranks": "\n$ precision-tool ac --all",
+    "curves": "\n$ precision-tool curves",
+}  # fmt: skip
 CHAPTERS = {language: chapters_of(text) for language, text in DOCUMENTS.items()}
 #: The chapters in both languages.
 in_both = pytest.mark.parametrize("language", CHAPTERS)
@@ -162,9 +166,10 @@ def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
     check_outputs({language: shown_in(chapters.fusion) for language, chapters in CHAPTERS.items()}, tmp_path / "DIR")
 
 
-def test_the_chapter_on_ranks_is_what_the_command_prints(tmp_path: Path) -> None:
+def test_the_chapters_on_ranks_are_what_the_commands_print(tmp_path: Path) -> None:
     generate_ranks(tmp_path, ranks=4, steps=3, fault="update", fault_rank=3)
     check_outputs({language: shown_in(chapters.ranks) for language, chapters in CHAPTERS.items()}, tmp_path)
+    check_outputs({language: shown_in(chapters.curves) for language, chapters in CHAPTERS.items()}, tmp_path)
 
 
 def check_outputs(shown: dict[str, list[tuple[str, str]]], folder: Path) -> None:
