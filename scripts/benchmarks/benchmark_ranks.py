@@ -28,7 +28,7 @@ import numpy.typing as npt
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.replica_count import settled
+from precision_tool.lib.diagnose.replica_count import WORLD, settled
 from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication, pack_votes
 from precision_tool.lib.diagnose.study import Runner, Study
 from precision_tool.lib.diagnose.study_conclusion import conclude
@@ -175,7 +175,7 @@ def votes_of_rank(size: Size, rank: int, given: npt.NDArray[np.float64]) -> tupl
             Vote(
                 op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=(f"{rank:032x}",),
                 outputs=(digest,), input_means=(block_means(into),), output_means=(block_means(came),),
-                size=size.ranks,
+                group=WORLD, size=size.ranks,
             )
         )  # fmt: skip
     return tuple(votes)
