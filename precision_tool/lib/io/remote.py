@@ -182,8 +182,13 @@ def _of_known_hosts(kind: Any) -> tuple[Any, dict[str, Any]]:
 def _new_loop() -> asyncio.AbstractEventLoop:
     """An event loop that runs in a thread of its own, not in fsspec's, which others in this process may use too."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=IO_THREAD, daemon=True).start()
+    threading.Thread(target=loop.run_forever, name=_name_of(loop), daemon=True).start()
     return loop
+
+
+def _name_of(loop: asyncio.AbstractEventLoop) -> str:
+    """What the thread of an event loop is called."""
+    return f"{IO_THREAD}_{id(loop)}"
 
 
 def _checked(kind: Any) -> Any:
@@ -417,9 +422,11 @@ class RemoteStore(Store):
                 sync(loop, session.close, timeout=_ENDING)
             sync(loop, loop.shutdown_default_executor, timeout=_ENDING)
             loop.call_soon_threadsafe(loop.stop)
-            until = time.monotonic() + _ENDING
-            while loop.is_running() and time.monotonic() < until:
-                time.sleep(0.001)
+            thread = next((each for each in threading.enumerate() if each.name == _name_of(loop)), None)
+            if thread is not None:
+                thread.join(_ENDING)
+            if not loop.is_running():
+                loop.close()
             self._connection = None
         return True
 
