@@ -1,4 +1,4 @@
-"""How right `ac --all` is: 42 studies of own networks with one fault each, or none, and what is said of them.
+"""How right `ac --all` is: 72 studies of own networks with one fault each, or none, and what is said of them.
 
 usage: study_figures.py [--to DIR] [--only NAME ...] [--tool COMMAND] [--variant N] [--jobs N] [--write]
 
@@ -139,8 +139,9 @@ def _expected(truth: Mapping[str, Any]) -> str:
     if truth["clean"]:
         return "nobody"
     at = truth["at"]
-    ranks = "all ranks" if len(at) > 1 else f"rank {at[0]}"
-    return f"step {truth['step']} {ranks} {' or '.join(truth['ops'][:1]) or '-'} {truth['cause']}"
+    ranks = "all ranks" if len(at) == truth["ranks"] else f"ranks {at}" if len(at) > 1 else f"rank {at[0]}"
+    step = "" if truth["step"] is None else f"step {truth['step']} "
+    return f"{step}{ranks} {' or '.join(truth['ops'][:1]) or '-'} {truth['cause']}"
 
 
 if __name__ == "__main__":
