@@ -21,7 +21,7 @@ _RANKS, _FURTHER = 4, 5
 
 
 def sharded_block(run: ShardedRun, limit: int) -> Iterator[RenderableType]:
-    """Return the earliest fault with what proves it, and the first `limit` tensors that are off (0: all)."""
+    """Yield the first `limit` tensors that are off (0: all), then the earliest fault with what proves it."""
     rows: list[Line] = []
     first, *rest = run.findings or (None,)
     if first is not None:
@@ -41,11 +41,10 @@ def sharded_block(run: ShardedRun, limit: int) -> Iterator[RenderableType]:
     else:
         head, style = shown(Message("sharded.clean")), "green"
     rows += _looked_at(run)
-    yield Box(
-        Group(Prose(head), LabelledLines(rows)), title=shown(Message("sharded.title")), style=style, box=box.HEAVY
-    )
     if run.off:
         yield _table(run.off[: limit or None])
+    title = shown(Message("sharded.title"))
+    yield Box(Group(Prose(head), LabelledLines(rows)), title=title, style=style, box=box.HEAVY)
 
 
 def _looked_at(run: ShardedRun) -> Iterator[Line]:
