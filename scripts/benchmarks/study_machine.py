@@ -2,7 +2,7 @@
 
 The values come from numpy formulas of this module and of `study_networks.py`, in float64 from what is stored, rounded
 when they are stored; nothing of the tool's own formulas is used. Of the tool come the writers of its demo, for the file
-formats only. Three models of the device (`DEVICES`) compute as `shared/reference/device.md` says that devices do.
+formats only. Three models of the device (`DEVICES`) compute as devices are documented to do.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from benchmark_ranks import Size, client, fill, statistics
 def test_a_study_of_made_up_ranks_finds_the_rank_that_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    size = Size(ranks=8, tensors=300)
+    size = Size(ranks=8, tensors=300, all_reduces=4)
     rank, culprit = size.culprit
     name, _ = size.op(culprit)
     study = tmp_path / "study"

@@ -26,7 +26,7 @@ from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.io import files, local, remote, urls
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
-from precision_tool.lib.io.stores import Entry, Kind
+from precision_tool.lib.io.stores import Entry, Kind, note_unread
 from precision_tool.lib.io.tfdbg_files import files_of_run, find_runs
 from precision_tool.lib.io.urls import path_of
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
@@ -143,6 +143,7 @@ def test_a_study_finds_the_same_of_the_same_data(
             (tmp_path / str(number)).mkdir()
             monkeypatch.chdir(tmp_path / str(number))
             words = ["--data", place, "--work", "work", "ac", "--all", "--workers", "1", "--json"]
+            note_unread("of an earlier command", FormatError("io.nothing_there"))
             found.append(told(words, place, capfd))
         assert len(served.asked) < 3 * sum(path.is_file() for path in data.rglob("*"))
     assert found[0]["culprit"]["op"] == truth.culprit

@@ -11,9 +11,11 @@ SIGNS = "precision_tool_signs"
 #: What stands for the signs that reports use, where there is only ASCII.
 _ASCII_SIGNS = {
     "…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "±": "+-", "−": "-", "–": "-", "─": "-", "━": "-", "│": "|",
-    "┃": "|", "√": "sqrt ", "‖": "||",
+    "┃": "|", "√": "sqrt ", "‖": "||", "▲": "^", "\u2800": " ",
 }  # fmt: skip
 _ASCII_SIGNS.update(dict.fromkeys("┏┓┗┛╭╮╯╰", "+"))
+# Curves are drawn by the dots of Braille.
+_ASCII_SIGNS.update(dict.fromkeys(map(chr, range(0x2801, 0x2900)), "*"))
 
 
 def write_ascii_where_asked() -> None:

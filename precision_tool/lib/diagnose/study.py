@@ -732,7 +732,7 @@ class Runner:
         """Return the study."""
         states = self.final_states()
         conclusion, votes, in_step = self._concluded(states)
-        unread = take_unread()
+        unread = {**self._prepared.unread, **take_unread()}
         maps = study_table.Maps()
         curves = curves_of(
             lambda ranks: self._drawn(states, ranks, maps), len({state.leaf.rank for state in states}),

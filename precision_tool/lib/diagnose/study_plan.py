@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -29,6 +29,7 @@ from precision_tool.lib.diagnose.study_leaves import (
 )
 from precision_tool.lib.io.files import content_signature_of, exists, read_bytes
 from precision_tool.lib.io.native.library import description
+from precision_tool.lib.io.stores import take_unread
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.documents import to_document
@@ -219,6 +220,8 @@ class Prepared:
 
     plans: tuple[LeafPlan, ...]
     notes: tuple[Message, ...]
+    #: What could not be read for a reason of its storage while this was listed, by path.
+    unread: Mapping[str, Message] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -233,6 +236,7 @@ def prepare(options: StudyOptions) -> Prepared:
     """
     if options.graph is not None and not exists(options.graph):
         raise DataNotFoundError.of(options.graph, "diagnose.no_graph")
+    take_unread()  # what an earlier command of this process could not read
     sources = sources_of(options.folders, options.npu)
     listing = list_leaves(sources, steps=_numbers(options.steps), ranks=_numbers(options.ranks))
     golden = options.golden
@@ -264,7 +268,8 @@ def prepare(options: StudyOptions) -> Prepared:
                 and first_steps.setdefault((leaf.rank, leaf.program), leaf.step) == leaf.step,
             )
         )
-    return Prepared(plans=tuple(plans), notes=(*listing.notes, *paired.notes, *unread))
+    notes = (*listing.notes, *paired.notes, *unread)
+    return Prepared(plans=tuple(plans), notes=notes, unread=take_unread())
 
 
 def _numbers(text: str | None) -> Callable[[int], bool] | None:

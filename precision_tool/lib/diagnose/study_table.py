@@ -556,8 +556,9 @@ _OWN = 2
 
 def _lack_comparisons(rows: Iterable[npt.NDArray[np.float32]]) -> bool:
     """Return whether some places were compared with a benchmark and others not, and ops of both were recomputed."""
-    compared, own = zip(*((not np.isnan(row[0]).all(), not np.isnan(row[_OWN]).all()) for row in rows), strict=True)
-    return any(compared) and not all(compared) and all(own)
+    filled = [(not np.isnan(row[0]).all(), not np.isnan(row[_OWN]).all()) for row in rows]
+    compared = [is_compared for is_compared, _ in filled]
+    return any(compared) and not all(compared) and all(is_recomputed for _, is_recomputed in filled)
 
 
 _Number = TypeVar("_Number", np.float32, np.int32)

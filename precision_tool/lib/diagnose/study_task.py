@@ -60,6 +60,7 @@ def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
 
 
 def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
+    take_unread()  # what this process noted before is not of this leaf
     try:
         done = _study_leaf(plan, task, executor)
     except WorkStoppedError as stop:
