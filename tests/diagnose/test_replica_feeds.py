@@ -107,6 +107,19 @@ def test_gradients_differ_before_they_are_summed() -> None:
     assert not differing(lambda rank: [reduce("", str(rank == 1)), update(grad=str(rank == 1))])
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_parts_of_one_sum_for_parts_of_a_variable_accuse_nobody(reads: bool) -> None:
+    """Each rank has a part of what the optimizer remembers, and updates that part by its part of the sum."""
+
+    def votes(rank: int) -> list[Vote]:
+        part = str(rank % 3)
+        slots = {"grad": part} if reads else {"grad": part, "var": part, "accum": part}
+        return [reduce(f"own {rank}"), update(**slots), *([given(Role.VARIABLE, part, "w")] if reads else [])]
+
+    assert not differing(votes, 2)
+    assert not differing(votes, 5)
+
+
 def test_parts_of_a_model_and_experts_without_work_are_no_replicas() -> None:
     """Ranks 1 to 3 have an expert whose gradient is zero, so that it is still what all began with."""
 

@@ -261,8 +261,7 @@ class _Feeds:
         #: The updates of each variable in the step, in order.
         self._updates_of: dict[str, list[str]] = {}
         for op in sorted(network.updates, key=lambda name: _first(network.updates[name]).number):
-            first = dict(list(network.updates[op].items())[:1])
-            variable = next((slot.producer for slot in _slots(first) if slot.feed is Feed.VARIABLE), "")
+            variable = _variable_of(_first(network.updates[op]))
             if variable:
                 self._updates_of.setdefault(variable, []).append(op)
         self._are_summed = any(vote.summed_by for votes in network.updates.values() for vote in votes.values())
@@ -329,17 +328,22 @@ class _Feeds:
             yield from self._departure(feed, name, update, group, True, vote)
 
     def _gradients(self) -> Iterator[FeedDeparture]:
-        """Yield gradients that differ behind a sum that came out the same."""
+        """Yield gradients that differ behind a sum that came out the same.
+
+        Ranks that each update a part of a variable take other parts of one sum.
+        """
         for op, slots in self._slots.items():
             votes = self._network.updates[op]
             sums = {vote.summed_by for vote in votes.values()}
             if "" in sums or len(sums) != 1:
                 continue
             came = self._sums(sums.pop())
-            groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+            parts = [slot.values for slot in slots if slot.feed in (Feed.VARIABLE, Feed.STATE)]
+            parts.append(_outputs(self._network.variables.get(_variable_of(_first(votes)), {})))
+            groups: dict[Hashable, list[int]] = defaultdict(list)
             for rank in votes:
                 if rank in came:
-                    groups[came[rank]].append(rank)
+                    groups[came[rank], tuple(by_rank.get(rank, "") for by_rank in parts)].append(rank)
             for slot in slots:
                 if slot.feed is Feed.GRADIENT:
                     for ranks in groups.values():
@@ -423,6 +427,15 @@ def _number(value: object) -> float:
 
 def _first(votes: _ByRank) -> Vote:
     return next(iter(votes.values()))
+
+
+def _variable_of(vote: Vote) -> str:
+    """Return the variable that an update is of, "" where that is not known."""
+    for place, fed in enumerate(vote.fed_by):
+        name, is_tensor, producer = fed.partition("\t")
+        if feed_of(vote.type, place, name, bool(is_tensor)) is Feed.VARIABLE:
+            return producer
+    return ""
 
 
 def _slots(votes: _ByRank) -> Iterator[_Slot]:
