@@ -229,6 +229,9 @@ def test_a_rank_whose_steps_are_others(ranks: int, late: int, offset: int) -> No
         return [votes(rank, step)[0], given(Role.VARIABLE, str(step))]
 
     assert not found(stale)
+    extra = [(step, [(rank, "n", [given(Role.VARIABLE, "c")]) for rank in range(1, ranks + 1) if step < 3 or rank == 1])
+             for step in range(4)]  # fmt: skip
+    assert not shifts_of(extra), "a step that one rank has alone, and variables that never change"
 
 
 def op(name: str, op_type: str, *inputs: str, scalars: tuple[int, ...] = (), **attrs: Any) -> Op:

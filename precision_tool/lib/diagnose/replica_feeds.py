@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -580,9 +580,14 @@ def shifts_of(steps: Iterable[tuple[int, Iterable[Ballot]]]) -> tuple[Shift, ...
     for by_step in networks.values():
         ranks = sorted({rank for by_rank in by_step.values() for rank in by_rank})
         common = _common(by_step, ranks)
+        values: dict[str, set[int]] = {}
+        for marks in common.values():
+            for key, value in marks.items():
+                values.setdefault(key, set()).add(value)
+        changing = {key for key, of_key in values.items() if len(of_key) > 1}
         for rank in ranks[1:] if len(ranks) == 2 else ranks:
             own = {step: by_rank[rank] for step, by_rank in by_step.items() if rank in by_rank}
-            shift = _shift(own, common)
+            shift = _shift(own, common, changing)
             if shift is not None:
                 found.setdefault(shift, []).append(rank)
     return tuple(
@@ -618,11 +623,21 @@ def _common(by_step: Mapping[int, Mapping[int, _Marks]], ranks: Sequence[int]) -
     return common
 
 
-def _shift(own: Mapping[int, _Marks], common: Mapping[int, _Marks]) -> tuple[int, tuple[int, ...], int, int] | None:
-    """Return offset and steps of a rank that are the others', with one of each; None where they are not."""
+def _shift(
+    own: Mapping[int, _Marks], common: Mapping[int, _Marks], changing: Set[str]
+) -> tuple[int, tuple[int, ...], int, int] | None:
+    """Return offset and steps of a rank that are the others', with one of each; None where they are not.
+
+    A step is known by something that is `changing`: frozen variables are those of any step.
+    """
     others = tuple(sorted(step for step, marks in own.items() if not _is_like(marks, common.get(step, {}))))
     for first in others:
-        likes = sorted((abs(first - step), step) for step in common if _is_like(own[first], common[step]))
+        telling = changing & own[first].keys()
+        likes = sorted(
+            (abs(first - step), step)
+            for step in common
+            if telling & common[step].keys() and _is_like(own[first], common[step])
+        )
         for _, theirs in likes:
             offset = first - theirs
             if all(step - offset not in common or _is_like(own[step], common[step - offset]) for step in others):
