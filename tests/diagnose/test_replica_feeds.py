@@ -206,6 +206,12 @@ def test_ranks_that_read_the_same_batch() -> None:
     assert not batches(lambda rank: rank_with("mask", str(rank))), "equal data of another kind"
     assert not batches(lambda rank: rank_with("x", "g", variable=str(rank))), "parts of one model"
     assert not batches(lambda rank: [given(Role.DATA, "x"), given(Role.VARIABLE, "w")]), "nothing is summed"
+    part = [given(Role.DATA, "x"), reduce("g")]
+    assert batches(lambda rank: [*part, given(Role.VARIABLE, str(rank), "w"), update()]) == same, "parts of a variable"
+    tensor_parallel = update(summed_by="")
+    assert not batches(lambda rank: [*part, given(Role.VARIABLE, str(rank), "w"), tensor_parallel])
+    lacking = [((0, 1, 2), False, True)]
+    assert batches(lambda rank: rank_with("x", "g")[rank == 3 :]) == lacking, "of rank 3 that is not known"
     assert not batches(lambda rank: rank_with("x", "g"), lambda rank: rank_with(str(rank), str(rank)))
 
 

@@ -160,7 +160,7 @@ class FeedDeparture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameBatch:
-    """Ranks that were given the same data. `is_all`: all that run the network.
+    """Ranks that were given the same data. `is_all`: all of the step.
 
     Not `is_sure`: nothing shows that they put the same gradients in, so they may be parts of one model.
     """
@@ -214,7 +214,9 @@ def feeds_of_step(step: int, ballots: Iterable[Ballot]) -> StepFeeds:
     """Compare what feeds the ranks of each network in a step."""
     networks: dict[tuple[str, int], _Network] = {}
     places: Counter[tuple[int, str]] = Counter()
+    every: set[int] = set()
     for rank, name, votes in ballots:
+        every.add(rank)
         network = networks.setdefault((name, places[rank, name]), _Network())
         places[rank, name] += 1
         for vote in votes:
@@ -224,7 +226,7 @@ def feeds_of_step(step: int, ballots: Iterable[Ballot]) -> StepFeeds:
     reading: set[int] = set()
     for network in networks.values():
         departures += _Feeds(step, network).departures()
-        batches, ranks = _batches(network)
+        batches, ranks = _batches(network, every)
         same_batch += batches
         reading |= ranks
     return StepFeeds(step=step, departures=tuple(departures), same_batch=tuple(same_batch), reading=frozenset(reading))
@@ -482,8 +484,8 @@ def _merged(departures: Iterable[FeedDeparture]) -> list[FeedDeparture]:
 # --- the same batch on several ranks ---
 
 
-def _batches(network: _Network) -> tuple[list[SameBatch], set[int]]:
-    """Return ranks that read the same batch, and all of which that can be told.
+def _batches(network: _Network, every: Set[int]) -> tuple[list[SameBatch], set[int]]:
+    """Return ranks that read the same batch, and all of which that can be told; `every` has all ranks of the step.
 
     Equal data alone do not tell: those of a mask, or of a step's number, are equal on all ranks. But ranks that sum
     gradients up, and each put the same in, computed the same thing. Parts of one model have other variables.
@@ -491,22 +493,42 @@ def _batches(network: _Network) -> tuple[list[SameBatch], set[int]]:
     data = _of_all(network.data)
     variables = _of_all(network.variables)
     ranks = {*data} & {*variables} if variables else {*data}
-    groups: dict[Hashable, set[int]] = defaultdict(set)
-    for rank in ranks:
-        groups[data[rank], variables.get(rank)].add(rank)
     found = []
-    for group in groups.values():
-        put_in = _put_in(network, group) if len(group) > 1 else []
-        told = [alike for alike in put_in if alike is not None]
-        if put_in and all(told):
-            found.append(SameBatch(ranks=tuple(sorted(group)), is_all=group == ranks, is_sure=bool(told)))
+    for group in _alike(data, ranks):
+        for part in [group] if _is_in_parts(network, group) else _alike(variables, group):
+            put_in = _put_in(network, part) if len(part) > 1 else []
+            told = [alike for _, alike in put_in if alike is not None]
+            if put_in and all(told):
+                found.append(SameBatch(ranks=tuple(sorted(part)), is_all=part == every, is_sure=bool(told)))
     return found, ranks
 
 
-def _put_in(network: _Network, group: set[int]) -> list[bool | None]:
-    """Return of the sums over some ranks whether all put in the same; None of one dumped when it was written over."""
-    alike: list[bool | None] = []
-    for votes in network.collectives.values():
+def _alike(values: Mapping[int, Hashable], ranks: Iterable[int]) -> list[set[int]]:
+    """Return the ranks that have the same, together."""
+    groups: dict[Hashable, set[int]] = defaultdict(set)
+    for rank in ranks:
+        groups[values.get(rank)].add(rank)
+    return list(groups.values())
+
+
+def _is_in_parts(network: _Network, group: set[int]) -> bool:
+    """Return whether ranks that have some variables otherwise hold parts of them, and compute the same gradients.
+
+    They do where the gradient of each of these came out of a sum that all of them put the same in.
+    """
+    differing = {name for name, votes in network.variables.items() if len({votes[rank].outputs for rank in group}) > 1}
+    if not differing:
+        return True
+    firsts = [_first(votes) for votes in network.updates.values()]
+    sums = {name: {vote.summed_by for vote in firsts if _variable_of(vote) == name} for name in differing}
+    alike = {op for op, is_alike in _put_in(network, group) if is_alike}
+    return all(of_name and of_name <= alike for of_name in sums.values())
+
+
+def _put_in(network: _Network, group: set[int]) -> list[tuple[str, bool | None]]:
+    """Return sums over some ranks, and whether all put in the same; None of one dumped when it was written over."""
+    alike: list[tuple[str, bool | None]] = []
+    for (op, _, _), votes in network.collectives.items():
         first = _first(votes)
         if not group <= votes.keys() or first.collective.reduction not in ("sum", "avg"):
             continue
@@ -514,7 +536,7 @@ def _put_in(network: _Network, group: set[int]) -> list[bool | None]:
         is_sum |= first.collective.exchange is Exchange.REDUCE_SCATTER
         if is_sum and any(first.inputs):
             is_over = any(votes[rank].inputs == votes[rank].outputs for rank in group)
-            alike.append(None if is_over else len({votes[rank].inputs for rank in group}) == 1)
+            alike.append((op, None if is_over else len({votes[rank].inputs for rank in group}) == 1))
     return alike
 
 
