@@ -438,6 +438,13 @@ def test_what_ge_s_collectives_cut_is_followed(tmp_path: Path, op_type: str, wro
     assert (None if found is None else found.ranks) == (None if wrong is None else (wrong,))
 
 
+def test_names_and_hashes_that_ranks_have_alike_are_kept_once() -> None:
+    packed = pack_votes([replace(vote("0123 4567"), fed_by=("var\tw 1",))])
+    first, second = (unpack_votes("journal", packed)[0] for _ in range(2))
+    assert first.outputs[0] is second.outputs[0]
+    assert first.fed_by[0] is second.fed_by[0]
+
+
 def test_what_many_ranks_gather_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks, looked_at = 40, []
     is_off = replica_count._is_off

@@ -107,10 +107,6 @@ class Vote:
     fed_by: tuple[str, ...] = ()
     summed_by: str = ""
 
-    def __post_init__(self) -> None:
-        """Keep each name once: all ranks of a network have the same."""
-        object.__setattr__(self, "fed_by", tuple(map(intern, self.fed_by)))
-
 
 # --- votes as bytes ---
 
@@ -149,7 +145,8 @@ def unpack_votes(path: str, data: bytes) -> list[Vote]:
     collectives: dict[str, Collective] = {}
     votes = []
     try:
-        texts = iter(columns["texts"])
+        # Each name and hash is kept once, as most are those of all ranks.
+        texts = iter(replace(columns["texts"], texts=tuple(map(intern, columns["texts"].texts))))
         figures, ends = columns["figures"], np.cumsum(columns["lengths"]).tolist()
         blocks = (
             BlockMeans(figures=figures[start:end].reshape(2, -1), rounding=rounding)
