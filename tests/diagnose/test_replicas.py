@@ -35,9 +35,11 @@ from precision_tool.lib.diagnose.replica_votes import (
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
+from precision_tool.lib.diagnose.study_table import Texts, pack, unpack
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import spans
@@ -443,6 +445,17 @@ def test_names_and_hashes_that_ranks_have_alike_are_kept_once() -> None:
     first, second = (unpack_votes("journal", packed)[0] for _ in range(2))
     assert first.outputs[0] is second.outputs[0]
     assert first.fed_by[0] is second.fed_by[0]
+
+
+def test_damaged_votes_are_told_as_such() -> None:
+    means = (block(1.0),)
+    kept: dict[str, Any] = dict(
+        unpack("journal", pack_votes([replace(vote("x"), input_means=means, output_means=means)]))
+    )
+    deep = Texts(kept["texts"].codes, tuple("[" * 100_000 if "{" in each else each for each in kept["texts"].texts))
+    for damage in ({"roundings": kept["roundings"][:1]}, {"texts": deep}):
+        with pytest.raises(FormatError):
+            unpack_votes("journal", pack({**kept, **damage}))
 
 
 def test_what_many_ranks_gather_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
