@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,11 @@ from msprobe_files import forward, literal, tensor, write_leaf
 from rich.console import Console
 
 from precision_tool.lib.demo import ranks as demo
-from precision_tool.lib.diagnose.replica_count import Ballot, count_votes
-from precision_tool.lib.diagnose.replica_feeds import feeds_of_step, of_all_steps, shifts_of
+from precision_tool.lib.diagnose.replica_count import Ballot, StepVotes, count_votes
+from precision_tool.lib.diagnose.replica_feeds import SameBatch, feeds_of_step, of_all_steps, shifts_of
 from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication
 from precision_tool.lib.diagnose.study import Study
-from precision_tool.lib.diagnose.study_conclusion import Culprit, Ground, Reach, conclude
+from precision_tool.lib.diagnose.study_conclusion import Conclusion, Culprit, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.update_inputs import Feed, fed_by, summed_by
@@ -105,6 +106,19 @@ def test_gradients_differ_before_they_are_summed() -> None:
     assert not differing(lambda rank: [reduce(f"own {rank}"), update(summed_by="", grad=str(rank == 1))])
     # What a rank was given by communication is told of that.
     assert not differing(lambda rank: [reduce("", str(rank == 1)), update(grad=str(rank == 1))])
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_parts_of_one_sum_for_parts_of_a_variable_accuse_nobody(reads: bool) -> None:
+    """Each rank has a part of what the optimizer remembers, and updates that part by its part of the sum."""
+
+    def votes(rank: int) -> list[Vote]:
+        part = str(rank % 3)
+        slots = {"grad": part} if reads else {"grad": part, "var": part, "accum": part}
+        return [reduce(f"own {rank}"), update(**slots), *([given(Role.VARIABLE, part, "w")] if reads else [])]
+
+    assert not differing(votes, 2)
+    assert not differing(votes, 5)
 
 
 def test_parts_of_a_model_and_experts_without_work_are_no_replicas() -> None:
@@ -193,7 +207,34 @@ def test_ranks_that_read_the_same_batch() -> None:
     assert not batches(lambda rank: rank_with("mask", str(rank))), "equal data of another kind"
     assert not batches(lambda rank: rank_with("x", "g", variable=str(rank))), "parts of one model"
     assert not batches(lambda rank: [given(Role.DATA, "x"), given(Role.VARIABLE, "w")]), "nothing is summed"
+    part = [given(Role.DATA, "x"), reduce("g")]
+    assert batches(lambda rank: [*part, given(Role.VARIABLE, str(rank), "w"), update()]) == same, "parts of a variable"
+    tensor_parallel = update(summed_by="")
+    assert not batches(lambda rank: [*part, given(Role.VARIABLE, str(rank), "w"), tensor_parallel])
+    lacking = [((0, 1, 2), False, True)]
+    assert batches(lambda rank: rank_with("x", "g")[rank == 3 :]) == lacking, "of rank 3 that is not known"
     assert not batches(lambda rank: rank_with("x", "g"), lambda rank: rank_with(str(rank), str(rank)))
+
+
+@pytest.mark.parametrize("is_sure", [False, True])
+def test_ranks_that_surely_read_the_same_batch_fail_a_gate(is_sure: bool) -> None:
+    batch = SameBatch(ranks=(0, 1), is_all=True, is_sure=is_sure)
+    conclusion = Conclusion(culprit=None, same_batch=(batch,))
+    study = Study(conclusion=conclusion, leaves=(), votes=(StepVotes(step=0, agreed=1),), maps=())
+    assert study.has_findings == is_sure
+
+
+def test_a_learning_rate_that_is_no_number_is_a_text_in_json() -> None:
+    vote = replace(update(), fed_by=(*SLOTS[:2], "lr", *SLOTS[3:]))
+
+    def votes(rank: int) -> list[Vote]:
+        rate = "nan" if rank == 1 else "0.1"
+        return [replace(vote, inputs=(*vote.inputs[:2], rate, *vote.inputs[3:]))]
+
+    found = culprit([ballots(votes)])
+    assert found is not None
+    assert found.to_dict()["feed"]["value"] == "nan"
+    assert '"usual": 0.1' in json.dumps(found.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize(("ranks", "late"), [(4, 2), (2, 1)])
@@ -216,6 +257,9 @@ def test_a_rank_whose_steps_are_others(ranks: int, late: int, offset: int) -> No
         return [votes(rank, step)[0], given(Role.VARIABLE, str(step))]
 
     assert not found(stale)
+    extra = [(step, [(rank, "n", [given(Role.VARIABLE, "c")]) for rank in range(1, ranks + 1) if step < 3 or rank == 1])
+             for step in range(4)]  # fmt: skip
+    assert not shifts_of(extra), "a step that one rank has alone, and variables that never change"
 
 
 def op(name: str, op_type: str, *inputs: str, scalars: tuple[int, ...] = (), **attrs: Any) -> Op:

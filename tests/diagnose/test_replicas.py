@@ -15,7 +15,9 @@ import pytest
 from memory_store import MemoryStore
 
 from precision_tool.lib.data.dumped_ops import DumpedOp
+from precision_tool.lib.diagnose import replica_count
 from precision_tool.lib.diagnose import replica_votes as digests
+from precision_tool.lib.diagnose.recorded_collectives import Collective, Exchange
 from precision_tool.lib.diagnose.replica_count import WORLD, count_votes
 from precision_tool.lib.diagnose.replica_votes import (
     OF_WHOLE,
@@ -33,9 +35,11 @@ from precision_tool.lib.diagnose.replica_votes import (
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
+from precision_tool.lib.diagnose.study_table import Texts, pack, unpack
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.model.wording import spans
@@ -434,6 +438,43 @@ def test_what_ge_s_collectives_cut_is_followed(tmp_path: Path, op_type: str, wro
         came[wrong][-1] += 0.5
     found = exchanged(tmp_path, op_type, sent, came, reduction="sum").culprit
     assert (None if found is None else found.ranks) == (None if wrong is None else (wrong,))
+
+
+def test_names_and_hashes_that_ranks_have_alike_are_kept_once() -> None:
+    packed = pack_votes([replace(vote("0123 4567"), fed_by=("var\tw 1",))])
+    first, second = (unpack_votes("journal", packed)[0] for _ in range(2))
+    assert first.outputs[0] is second.outputs[0]
+    assert first.fed_by[0] is second.fed_by[0]
+
+
+def test_damaged_votes_are_told_as_such() -> None:
+    means = (block(1.0),)
+    kept: dict[str, Any] = dict(
+        unpack("journal", pack_votes([replace(vote("x"), input_means=means, output_means=means)]))
+    )
+    deep = Texts(kept["texts"].codes, tuple("[" * 100_000 if "{" in each else each for each in kept["texts"].texts))
+    for damage in ({"roundings": kept["roundings"][:1]}, {"texts": deep}):
+        with pytest.raises(FormatError):
+            unpack_votes("journal", pack({**kept, **damage}))
+
+
+def test_what_many_ranks_gather_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, looked_at = 40, []
+    is_off = replica_count._is_off
+    monkeypatch.setattr(replica_count, "_is_off", lambda *args: looked_at.append(args) or is_off(*args))
+    gathers = Collective(exchange=Exchange.ALL_GATHER)
+
+    def gathered(rank: int) -> Vote:
+        pieces = tuple(block(1.0 + other + (rank == 7)) for other in range(ranks))
+        return Vote(
+            op="gather", type="HcomAllGather", role=Role.COLLECTIVE, number=1, epoch=0, inputs=(str(rank),),
+            outputs=(f"all {rank == 7}",), group=WORLD, size=ranks, collective=gathers,
+            input_means=(block(1.0 + rank),), output_means=pieces,
+        )  # fmt: skip
+
+    found = count_votes(0, [(rank, "n", [gathered(rank)]) for rank in range(ranks)])
+    assert [wrong.ranks for wrong in found.sums.wrong] == [(7,)]
+    assert len(looked_at) == 2 * ranks
 
 
 class _Counting(StoredFile):

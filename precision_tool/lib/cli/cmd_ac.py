@@ -424,11 +424,9 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
         _show_or_print_study(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):
         raise DataNotFoundError("cli.no_leaf_analysed", folders=len(study.leaves), reason=study.failures[0].failure)
-    has_findings = study.conclusion.culprit is not None or any(leaf.below or leaf.bad for leaf in study.leaves)
-    has_findings |= not study.has_evidence or (study.statistics is not None and bool(study.statistics.suspicions))
     if study.unread:
         return USER_ERROR
-    return FOUND if args.fail and has_findings else DONE
+    return FOUND if args.fail and study.has_findings else DONE
 
 
 def _study_page(session: Session, args: argparse.Namespace) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.diagnose.recorded_collectives import Collective, Exchange
+from precision_tool.lib.diagnose.recorded_collectives import SAME_FOR_ALL, Collective, Exchange
 from precision_tool.lib.diagnose.replica_votes import BlockMeans, Floats, Role, Vote, is_communication
 
 Doubles = npt.NDArray[np.float64]
@@ -319,6 +319,8 @@ class _Op:
     alike: dict[tuple[str, ...], _Alike] = field(default_factory=dict)
     #: Votes on an exchange that adds nothing up over whole tensors.
     exchanged: dict[int, Vote] = field(default_factory=dict)
+    #: What came of it, where all get the same.
+    came: dict[tuple[str, ...], tuple[BlockMeans, ...]] = field(default_factory=dict)
     sizes: set[int] = field(default_factory=set)
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -330,6 +332,9 @@ class _Op:
         self.places[rank] = vote.epoch, vote.number
         self.sizes |= {vote.size} - {0}
         if collective.exchange not in _ADDED_UP:
+            if collective.exchange in SAME_FOR_ALL:  # each rank has the pieces of all: those are there once
+                came = self.came.setdefault(outputs, vote.output_means)
+                vote = replace(vote, output_means=came)
             self.exchanged[rank] = vote
         elif vote.input_means:
             own = self.first.collective
@@ -529,13 +534,20 @@ def _exchanges(op: _Op, size: int, shown: Iterable[tuple[str, frozenset[int]]]) 
 def _off(by_rank: Mapping[int, Vote], group: tuple[int, ...]) -> dict[int, bool]:
     """Return by rank whether an exchange gave it something else than what was put in; without ranks that do not tell.
 
-    There are none with NaN or Inf.
+    There are none with NaN or Inf. What all must get alike is looked at once, as there are many pieces of many ranks.
     """
+    if len({by_rank[rank].collective for rank in group}) > 1:
+        return {}
+    is_same_for_all = by_rank[group[0]].collective.exchange in SAME_FOR_ALL
     is_off_by_rank: dict[int, bool] = {}
+    seen: dict[tuple[str, ...], bool | None] = {}
     for rank in group:
-        is_off = [_is_off(by_rank, group, rank, slot) for slot in range(len(by_rank[rank].output_means))]
-        if is_off and None not in is_off:
-            is_off_by_rank[rank] = any(is_off)
+        outputs = by_rank[rank].outputs
+        if not is_same_for_all or outputs not in seen:
+            is_off = [_is_off(by_rank, group, rank, slot) for slot in range(len(by_rank[rank].output_means))]
+            seen[outputs] = any(is_off) if is_off and None not in is_off else None
+        if (found := seen[outputs]) is not None:
+            is_off_by_rank[rank] = found
     return is_off_by_rank
 
 
@@ -543,7 +555,7 @@ def _is_off(by_rank: Mapping[int, Vote], group: tuple[int, ...], rank: int, slot
     """Return whether a rank got another tensor in a slot than all ranks together put in; None: cannot be told."""
     collective = by_rank[rank].collective
     places = collective.parts_of(rank, slot, group)
-    if not places or any(by_rank[other].collective != collective for other in group):
+    if not places:
         return None
     if not all(at < len(by_rank[other].input_means) for other, at in places):
         return None

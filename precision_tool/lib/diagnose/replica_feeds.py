@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -160,7 +160,7 @@ class FeedDeparture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameBatch:
-    """Ranks that were given the same data. `is_all`: all that run the network.
+    """Ranks that were given the same data. `is_all`: all of the step.
 
     Not `is_sure`: nothing shows that they put the same gradients in, so they may be parts of one model.
     """
@@ -214,7 +214,9 @@ def feeds_of_step(step: int, ballots: Iterable[Ballot]) -> StepFeeds:
     """Compare what feeds the ranks of each network in a step."""
     networks: dict[tuple[str, int], _Network] = {}
     places: Counter[tuple[int, str]] = Counter()
+    every: set[int] = set()
     for rank, name, votes in ballots:
+        every.add(rank)
         network = networks.setdefault((name, places[rank, name]), _Network())
         places[rank, name] += 1
         for vote in votes:
@@ -224,7 +226,7 @@ def feeds_of_step(step: int, ballots: Iterable[Ballot]) -> StepFeeds:
     reading: set[int] = set()
     for network in networks.values():
         departures += _Feeds(step, network).departures()
-        batches, ranks = _batches(network)
+        batches, ranks = _batches(network, every)
         same_batch += batches
         reading |= ranks
     return StepFeeds(step=step, departures=tuple(departures), same_batch=tuple(same_batch), reading=frozenset(reading))
@@ -261,8 +263,7 @@ class _Feeds:
         #: The updates of each variable in the step, in order.
         self._updates_of: dict[str, list[str]] = {}
         for op in sorted(network.updates, key=lambda name: _first(network.updates[name]).number):
-            first = dict(list(network.updates[op].items())[:1])
-            variable = next((slot.producer for slot in _slots(first) if slot.feed is Feed.VARIABLE), "")
+            variable = _variable_of(_first(network.updates[op]))
             if variable:
                 self._updates_of.setdefault(variable, []).append(op)
         self._are_summed = any(vote.summed_by for votes in network.updates.values() for vote in votes.values())
@@ -329,17 +330,22 @@ class _Feeds:
             yield from self._departure(feed, name, update, group, True, vote)
 
     def _gradients(self) -> Iterator[FeedDeparture]:
-        """Yield gradients that differ behind a sum that came out the same."""
+        """Yield gradients that differ behind a sum that came out the same.
+
+        Ranks that each update a part of a variable take other parts of one sum.
+        """
         for op, slots in self._slots.items():
             votes = self._network.updates[op]
             sums = {vote.summed_by for vote in votes.values()}
             if "" in sums or len(sums) != 1:
                 continue
             came = self._sums(sums.pop())
-            groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+            parts = [slot.values for slot in slots if slot.feed in (Feed.VARIABLE, Feed.STATE)]
+            parts.append(_outputs(self._network.variables.get(_variable_of(_first(votes)), {})))
+            groups: dict[Hashable, list[int]] = defaultdict(list)
             for rank in votes:
                 if rank in came:
-                    groups[came[rank]].append(rank)
+                    groups[came[rank], tuple(by_rank.get(rank, "") for by_rank in parts)].append(rank)
             for slot in slots:
                 if slot.feed is Feed.GRADIENT:
                     for ranks in groups.values():
@@ -425,6 +431,15 @@ def _first(votes: _ByRank) -> Vote:
     return next(iter(votes.values()))
 
 
+def _variable_of(vote: Vote) -> str:
+    """Return the variable that an update is of, "" where that is not known."""
+    for place, fed in enumerate(vote.fed_by):
+        name, is_tensor, producer = fed.partition("\t")
+        if feed_of(vote.type, place, name, bool(is_tensor)) is Feed.VARIABLE:
+            return producer
+    return ""
+
+
 def _slots(votes: _ByRank) -> Iterator[_Slot]:
     """Yield the inputs of an update. One that was dumped after the update tells nothing of what was before it."""
     for place, fed in enumerate(_first(votes).fed_by):
@@ -469,8 +484,8 @@ def _merged(departures: Iterable[FeedDeparture]) -> list[FeedDeparture]:
 # --- the same batch on several ranks ---
 
 
-def _batches(network: _Network) -> tuple[list[SameBatch], set[int]]:
-    """Return ranks that read the same batch, and all of which that can be told.
+def _batches(network: _Network, every: Set[int]) -> tuple[list[SameBatch], set[int]]:
+    """Return ranks that read the same batch, and all of which that can be told; `every` has all ranks of the step.
 
     Equal data alone do not tell: those of a mask, or of a step's number, are equal on all ranks. But ranks that sum
     gradients up, and each put the same in, computed the same thing. Parts of one model have other variables.
@@ -478,22 +493,42 @@ def _batches(network: _Network) -> tuple[list[SameBatch], set[int]]:
     data = _of_all(network.data)
     variables = _of_all(network.variables)
     ranks = {*data} & {*variables} if variables else {*data}
-    groups: dict[Hashable, set[int]] = defaultdict(set)
-    for rank in ranks:
-        groups[data[rank], variables.get(rank)].add(rank)
     found = []
-    for group in groups.values():
-        put_in = _put_in(network, group) if len(group) > 1 else []
-        told = [alike for alike in put_in if alike is not None]
-        if put_in and all(told):
-            found.append(SameBatch(ranks=tuple(sorted(group)), is_all=group == ranks, is_sure=bool(told)))
+    for group in _alike(data, ranks):
+        for part in [group] if _is_in_parts(network, group) else _alike(variables, group):
+            put_in = _put_in(network, part) if len(part) > 1 else []
+            told = [alike for _, alike in put_in if alike is not None]
+            if put_in and all(told):
+                found.append(SameBatch(ranks=tuple(sorted(part)), is_all=part == every, is_sure=bool(told)))
     return found, ranks
 
 
-def _put_in(network: _Network, group: set[int]) -> list[bool | None]:
-    """Return of the sums over some ranks whether all put in the same; None of one dumped when it was written over."""
-    alike: list[bool | None] = []
-    for votes in network.collectives.values():
+def _alike(values: Mapping[int, Hashable], ranks: Iterable[int]) -> list[set[int]]:
+    """Return the ranks that have the same, together."""
+    groups: dict[Hashable, set[int]] = defaultdict(set)
+    for rank in ranks:
+        groups[values.get(rank)].add(rank)
+    return list(groups.values())
+
+
+def _is_in_parts(network: _Network, group: set[int]) -> bool:
+    """Return whether ranks that have some variables otherwise hold parts of them, and compute the same gradients.
+
+    They do where the gradient of each of these came out of a sum that all of them put the same in.
+    """
+    differing = {name for name, votes in network.variables.items() if len({votes[rank].outputs for rank in group}) > 1}
+    if not differing:
+        return True
+    firsts = [_first(votes) for votes in network.updates.values()]
+    sums = {name: {vote.summed_by for vote in firsts if _variable_of(vote) == name} for name in differing}
+    alike = {op for op, is_alike in _put_in(network, group) if is_alike}
+    return all(of_name and of_name <= alike for of_name in sums.values())
+
+
+def _put_in(network: _Network, group: set[int]) -> list[tuple[str, bool | None]]:
+    """Return sums over some ranks, and whether all put in the same; None of one dumped when it was written over."""
+    alike: list[tuple[str, bool | None]] = []
+    for (op, _, _), votes in network.collectives.items():
         first = _first(votes)
         if not group <= votes.keys() or first.collective.reduction not in ("sum", "avg"):
             continue
@@ -501,7 +536,7 @@ def _put_in(network: _Network, group: set[int]) -> list[bool | None]:
         is_sum |= first.collective.exchange is Exchange.REDUCE_SCATTER
         if is_sum and any(first.inputs):
             is_over = any(votes[rank].inputs == votes[rank].outputs for rank in group)
-            alike.append(None if is_over else len({votes[rank].inputs for rank in group}) == 1)
+            alike.append((op, None if is_over else len({votes[rank].inputs for rank in group}) == 1))
     return alike
 
 
@@ -567,9 +602,14 @@ def shifts_of(steps: Iterable[tuple[int, Iterable[Ballot]]]) -> tuple[Shift, ...
     for by_step in networks.values():
         ranks = sorted({rank for by_rank in by_step.values() for rank in by_rank})
         common = _common(by_step, ranks)
+        values: dict[str, set[int]] = {}
+        for marks in common.values():
+            for key, value in marks.items():
+                values.setdefault(key, set()).add(value)
+        changing = {key for key, of_key in values.items() if len(of_key) > 1}
         for rank in ranks[1:] if len(ranks) == 2 else ranks:
             own = {step: by_rank[rank] for step, by_rank in by_step.items() if rank in by_rank}
-            shift = _shift(own, common)
+            shift = _shift(own, common, changing)
             if shift is not None:
                 found.setdefault(shift, []).append(rank)
     return tuple(
@@ -605,11 +645,21 @@ def _common(by_step: Mapping[int, Mapping[int, _Marks]], ranks: Sequence[int]) -
     return common
 
 
-def _shift(own: Mapping[int, _Marks], common: Mapping[int, _Marks]) -> tuple[int, tuple[int, ...], int, int] | None:
-    """Return offset and steps of a rank that are the others', with one of each; None where they are not."""
+def _shift(
+    own: Mapping[int, _Marks], common: Mapping[int, _Marks], changing: Set[str]
+) -> tuple[int, tuple[int, ...], int, int] | None:
+    """Return offset and steps of a rank that are the others', with one of each; None where they are not.
+
+    A step is known by something that is `changing`: frozen variables are those of any step.
+    """
     others = tuple(sorted(step for step, marks in own.items() if not _is_like(marks, common.get(step, {}))))
     for first in others:
-        likes = sorted((abs(first - step), step) for step in common if _is_like(own[first], common[step]))
+        telling = changing & own[first].keys()
+        likes = sorted(
+            (abs(first - step), step)
+            for step in common
+            if telling & common[step].keys() and _is_like(own[first], common[step])
+        )
         for _, theirs in likes:
             offset = first - theirs
             if all(step - offset not in common or _is_like(own[step], common[step - offset]) for step in others):

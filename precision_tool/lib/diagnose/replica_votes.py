@@ -107,10 +107,6 @@ class Vote:
     fed_by: tuple[str, ...] = ()
     summed_by: str = ""
 
-    def __post_init__(self) -> None:
-        """Keep each name once: all ranks of a network have the same."""
-        object.__setattr__(self, "fed_by", tuple(map(intern, self.fed_by)))
-
 
 # --- votes as bytes ---
 
@@ -149,15 +145,19 @@ def unpack_votes(path: str, data: bytes) -> list[Vote]:
     collectives: dict[str, Collective] = {}
     votes = []
     try:
-        texts = iter(columns["texts"])
+        # Each name and hash is kept once, as most are those of all ranks.
+        texts = iter(replace(columns["texts"], texts=tuple(map(intern, columns["texts"].texts))))
         figures, ends = columns["figures"], np.cumsum(columns["lengths"]).tolist()
         blocks = (
             BlockMeans(figures=figures[start:end].reshape(2, -1), rounding=rounding)
-            for start, end, rounding in zip([0, *ends], ends, columns["roundings"].tolist(), strict=False)
+            for (start, end), rounding in zip(pairwise([0, *ends]), columns["roundings"].tolist(), strict=True)
         )
         for row in columns["numbers"].reshape(-1, len(_NUMBERS) + len(_SIDES)).tolist():
             op, op_type, role, group, turn, summed_by, collective = islice(texts, len(_TEXTS) + 1)
             number, epoch, size, inputs, outputs, fed, means_in, means_out = row
+            before, after = (tuple(islice(blocks, count)) for count in (means_in, means_out))
+            if len(before) < means_in or len(after) < bool(before):
+                raise ValueError("means that are not there")
             if collective not in collectives:
                 collectives[collective] = from_document(Collective, json.loads(collective))
             votes.append(
@@ -166,10 +166,10 @@ def unpack_votes(path: str, data: bytes) -> list[Vote]:
                     number=number, epoch=epoch, size=size, collective=collectives[collective],
                     inputs=tuple(islice(texts, inputs)), outputs=tuple(islice(texts, outputs)),
                     fed_by=tuple(islice(texts, fed)),
-                    input_means=tuple(islice(blocks, means_in)), output_means=tuple(islice(blocks, means_out)),
+                    input_means=before, output_means=after,
                 )
             )  # fmt: skip
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
     return votes
 

@@ -436,6 +436,13 @@ class Study:
         voted = any(item.agreed or item.departures for item in self.votes)
         return voted or self.is_recomputed or any(item.compared for item in self.leaves)
 
+    @property
+    def has_findings(self) -> bool:
+        """True if anything was found, or nothing could be looked at: what `--fail` asks."""
+        found = self.conclusion.culprit is not None or any(leaf.below or leaf.bad for leaf in self.leaves)
+        found |= any(batch.is_sure for batch in self.conclusion.same_batch)
+        return found or not self.has_evidence or (self.statistics is not None and bool(self.statistics.suspicions))
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         culprit = self.conclusion.culprit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +13,7 @@ from precision_tool.lib.diagnose.replica_votes import Role, is_communication
 from precision_tool.lib.diagnose.study_journal import BY_BENCHMARK, Accused, FirstOp, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.update_inputs import Feed
+from precision_tool.lib.model.documents import to_document
 
 
 class Reach(StrEnum):
@@ -83,7 +84,8 @@ class Culprit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return asdict(self)
+        document: dict[str, Any] = to_document(self)
+        return document
 
 
 @dataclass(frozen=True, kw_only=True)
