@@ -13,6 +13,7 @@ from precision_tool.lib.demo import ranks as demo
 from precision_tool.lib.demo.device import Fault
 from precision_tool.lib.demo.dump_writer import Array
 from precision_tool.lib.demo.ranks import generate_ranks
+from precision_tool.lib.diagnose import study_peers
 from precision_tool.lib.diagnose.study_conclusion import Reach
 from precision_tool.lib.diagnose.study_journal import Accused, Excuse, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
@@ -59,6 +60,14 @@ def test_an_error_that_peers_have_as_well_accuses_nobody_and_one_that_stands_out
     assert len(accusing(*(leaf(0, rank, 1e-6) for rank in range(7)), *wrong)) == 7
     # What later steps show depends on this one.
     assert accusing(leaf(0, 0, 1.2e-3, sized=(0,)), *(leaf(1, rank, 1e-3) for rank in range(8))) == [(0, 0)]
+
+
+def test_peers_of_many_leaves_are_looked_at_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    medians = []
+    monkeypatch.setattr(study_peers, "median", lambda values: medians.append(values) or sorted(values)[0])
+    right = [leaf(0, rank, 1e-6) for rank in range(40)]
+    assert len(accusing(*right, *(leaf(1, rank, 0.1, sized=(0,)) for rank in range(40)))) == 40
+    assert len(medians) == 1
 
 
 def test_the_more_leaves_are_judged_the_more_an_error_must_stand_out() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, sqrt
+from math import isfinite, nan, sqrt
 from statistics import median
 
 from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, Mistake
@@ -83,6 +83,34 @@ class _Known:
     """The own errors of one output in all leaves of a network: each with its leaf, and whether that accuses the op."""
 
     own: list[tuple[LeafState, float, bool]] = field(default_factory=list)
+    #: Own errors by the leaf's path, and what `peers_up_to` gave: a fault of all ranks asks for each leaf.
+    by_path: dict[str, float] = field(default_factory=dict)
+    _up_to: dict[int, float] = field(default_factory=dict)
+
+    def take(self, state: LeafState, own: float, is_accused: bool) -> None:
+        """Add a leaf."""
+        self.own.append((state, own, is_accused))
+        self.by_path[state.leaf.path] = own
+
+    def peers_up_to(self, step: int) -> float:
+        """Return the median of leaves up to a step that do not accuse the op; NaN where these are too few."""
+        if step not in self._up_to:
+            so_far = [item for item in self.own if item[0].leaf.step <= step]
+            peers = [own for _, own, is_accused in so_far if not is_accused]
+            self._up_to[step] = median(peers) if peers and len(peers) >= _SHARE * len(so_far) else nan
+        return self._up_to[step]
+
+
+@dataclass
+class _Graphs:
+    """What speaks for and against ops of networks besides the attributes in a borrowed graph, each in its first step.
+
+    `against` are ops that are wrong by a rank's own graph, or by more than attributes; `right` has ranks on which a
+    verdict takes the op for right.
+    """
+
+    against: dict[tuple[str, str], int] = field(default_factory=dict)
+    right: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
 
 def with_excused(
@@ -107,18 +135,26 @@ def with_excused(
     if not asked:
         return list(states)
     known: dict[tuple[str, str, int], _Known] = {}
+    graphs = _Graphs()
     for state in states:
+        step, network = state.leaf.step, state.network
+        for item in state.accused:
+            if not item.by_attributes:
+                graphs.against[network, item.op] = min(step, graphs.against.get((network, item.op), step))
         if state.has_verdict and state.network in asked:
             wrong = {item.op for item in state.accused}
             for (op, slot), own in own_errors(state, asked[state.network]).items():
                 if isfinite(own):
-                    known.setdefault((state.network, op, slot), _Known()).own.append((state, own, op in wrong))
+                    known.setdefault((network, op, slot), _Known()).take(state, own, op in wrong)
+                    if op not in wrong:
+                        key = network, op, state.leaf.rank
+                        graphs.right[key] = min(step, graphs.right.get(key, step))
     judged = sorted(state.leaf.step for state in states if state.has_verdict)
     revised = []
     for state in states:
         together = [
             replace(item, excuse=Excuse.PEERS) if _is_as_elsewhere(state, item, known, bisect(judged, state.leaf.step))
-            else replace(item, excuse=Excuse.GRAPH) if _is_by_borrowed_graph(state, item, states, known)
+            else replace(item, excuse=Excuse.GRAPH) if _is_by_borrowed_graph(state, item, graphs)
             else item
             for item in state.accused
         ]  # fmt: skip
@@ -138,35 +174,19 @@ def _is_as_elsewhere(
 
 
 def _is_no_outlier(state: LeafState, known: _Known | None, leaves: int) -> bool:
-    if known is None:
+    own = None if known is None else known.by_path.get(state.leaf.path)
+    if known is None or own is None:
         return False
-    so_far = [item for item in known.own if item[0].leaf.step <= state.leaf.step]
-    own = next((own for leaf, own, _ in so_far if leaf is state), None)
-    peers = [own for leaf, own, is_accused in so_far if not is_accused]
-    if own is None or not peers or len(peers) < _SHARE * len(so_far):
-        return False
-    return own <= max(_TIMES, _OF_ROOT * sqrt(leaves)) * median(peers)
+    return own <= max(_TIMES, _OF_ROOT * sqrt(leaves)) * known.peers_up_to(state.leaf.step)  # False for NaN
 
 
-def _is_by_borrowed_graph(
-    state: LeafState,
-    accused: Accused,
-    states: Sequence[LeafState],
-    known: Mapping[tuple[str, str, int], _Known],
-) -> bool:
+def _is_by_borrowed_graph(state: LeafState, accused: Accused, graphs: _Graphs) -> bool:
     """Return whether nothing but another device's graph, which may have other attributes, speaks against an op.
 
     More does where the op is wrong by a rank's own graph too, and where the same graph made it right in an earlier step
     of the rank.
     """
-    if not accused.by_attributes:
+    step, key = state.leaf.step, (state.network, accused.op)
+    if not accused.by_attributes or graphs.against.get(key, step + 1) <= step:
         return False
-    so_far = [other for other in states if other.network == state.network and other.leaf.step <= state.leaf.step]
-    if any(item.op == accused.op and not item.by_attributes for other in so_far for item in other.accused):
-        return False
-    return not any(
-        leaf.leaf.rank == state.leaf.rank and leaf.leaf.step < state.leaf.step and not is_accused
-        for (network, op, _), item in known.items()
-        if (network, op) == (state.network, accused.op)
-        for leaf, _, is_accused in item.own
-    )
+    return graphs.right.get((*key, state.leaf.rank), step) >= step
