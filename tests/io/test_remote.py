@@ -143,7 +143,7 @@ def test_a_study_finds_the_same_of_the_same_data(
             (tmp_path / str(number)).mkdir()
             monkeypatch.chdir(tmp_path / str(number))
             words = ["--data", place, "--work", "work", "ac", "--all", "--workers", "1", "--json"]
-            note_unread("of an earlier command", FormatError("io.nothing_there"))
+            note_unread("of an earlier command", FormatError("io.empty"))
             found.append(told(words, place, capfd))
         assert len(served.asked) < 3 * sum(path.is_file() for path in data.rglob("*"))
     assert found[0]["culprit"]["op"] == truth.culprit
