@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from diagnosing import culprit_of, studied
 
+from precision_tool.lib.data import graph_choice
 from precision_tool.lib.demo import ranks as demo
 from precision_tool.lib.demo.device import Fault
 from precision_tool.lib.demo.dump_writer import Array
@@ -22,6 +23,7 @@ from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_peers import with_excused
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.errors import FormatError
 
 _OP = "gradients/loss/SparseSoftmaxCrossEntropyWithLogits_grad/mul"
 _RANKS = 3
@@ -140,3 +142,21 @@ def test_another_ranks_graph_accuses_nobody_by_its_attributes(clean: Path, tmp_p
     assert notes["study.note.borrowed_graph"].count == notes["study.note.excused.graph"].count == 2
     assert notes["study.note.excused.graph"].op == "loss/Mean"
     assert ("there is no graph of device 1" in render(notes["study.note.borrowed_graph"])) is named
+
+
+def test_graphs_of_other_processes_are_read_once_and_may_be_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: str) -> bytes:
+        if path.endswith("locked"):
+            raise FormatError("not readable")
+        return Path(path).read_bytes()
+
+    reads = Mock(wraps=read)
+    monkeypatch.setattr("precision_tool.lib.data.graph_choice.read_bytes", reads)
+    own, like, locked, other = (str(tmp_path / name) for name in ("own", "like", "locked", "other"))
+    for path in (own, like, locked, other):
+        Path(path).write_bytes(b"other" if path == other else b"graph")
+    for _ in range(2):
+        assert [graph_choice._has_same_bytes(path, own) for path in (like, locked, other)] == [True, False, False]
+    assert reads.call_count == 4
