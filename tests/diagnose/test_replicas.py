@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -459,15 +460,8 @@ def test_damaged_votes_are_told_as_such() -> None:
 
 
 def test_what_many_ranks_gather_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = 40
-    looked_at: list[int] = []
-    is_off = replica_count._is_off
-
-    def counted(*args: Any) -> Any:
-        looked_at.append(1)
-        return is_off(*args)
-
-    monkeypatch.setattr(replica_count, "_is_off", counted)
+    ranks, looked_at = 40, Mock(wraps=replica_count._is_off)
+    monkeypatch.setattr(replica_count, "_is_off", looked_at)
     gathers = Collective(exchange=Exchange.ALL_GATHER)
 
     def gathered(rank: int) -> Vote:
@@ -480,7 +474,7 @@ def test_what_many_ranks_gather_is_looked_at_once(monkeypatch: pytest.MonkeyPatc
 
     found = count_votes(0, [(rank, "n", [gathered(rank)]) for rank in range(ranks)])
     assert [wrong.ranks for wrong in found.sums.wrong] == [(7,)]
-    assert len(looked_at) == 2 * ranks
+    assert looked_at.call_count == 2 * ranks
 
 
 class _Counting(StoredFile):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from statistics import median
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from diagnosing import culprit_of, studied
 
+from precision_tool.lib.data import graph_choice
 from precision_tool.lib.demo import ranks as demo
 from precision_tool.lib.demo.device import Fault
 from precision_tool.lib.demo.dump_writer import Array
@@ -20,6 +23,7 @@ from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_peers import with_excused
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.errors import FormatError
 
 _OP = "gradients/loss/SparseSoftmaxCrossEntropyWithLogits_grad/mul"
 _RANKS = 3
@@ -63,11 +67,11 @@ def test_an_error_that_peers_have_as_well_accuses_nobody_and_one_that_stands_out
 
 
 def test_peers_of_many_leaves_are_looked_at_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    medians = []
-    monkeypatch.setattr(study_peers, "median", lambda values: medians.append(values) or sorted(values)[0])
+    medians = Mock(wraps=median)
+    monkeypatch.setattr(study_peers, "median", medians)
     right = [leaf(0, rank, 1e-6) for rank in range(40)]
     assert len(accusing(*right, *(leaf(1, rank, 0.1, sized=(0,)) for rank in range(40)))) == 40
-    assert len(medians) == 1
+    assert medians.call_count == 1
 
 
 def test_the_more_leaves_are_judged_the_more_an_error_must_stand_out() -> None:
@@ -138,3 +142,21 @@ def test_another_ranks_graph_accuses_nobody_by_its_attributes(clean: Path, tmp_p
     assert notes["study.note.borrowed_graph"].count == notes["study.note.excused.graph"].count == 2
     assert notes["study.note.excused.graph"].op == "loss/Mean"
     assert ("there is no graph of device 1" in render(notes["study.note.borrowed_graph"])) is named
+
+
+def test_graphs_of_other_processes_are_read_once_and_may_be_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: str) -> bytes:
+        if path.endswith("locked"):
+            raise FormatError("not readable")
+        return Path(path).read_bytes()
+
+    reads = Mock(wraps=read)
+    monkeypatch.setattr("precision_tool.lib.data.graph_choice.read_bytes", reads)
+    own, like, locked, other = (str(tmp_path / name) for name in ("own", "like", "locked", "other"))
+    for path in (own, like, locked, other):
+        Path(path).write_bytes(b"other" if path == other else b"graph")
+    for _ in range(2):
+        assert [graph_choice._has_same_bytes(path, own) for path in (like, locked, other)] == [True, False, False]
+    assert reads.call_count == 4

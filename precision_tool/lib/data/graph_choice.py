@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path, PurePath
 
 from precision_tool.lib.data import dump_names as names
@@ -17,6 +19,7 @@ from precision_tool.lib.data.kinds import GE, INFER, device_kind
 from precision_tool.lib.data.workspace import Workspace, path_below
 from precision_tool.lib.io.files import (
     atomic_text,
+    content_signature_of,
     could_be_path,
     folder_exists,
     is_folder,
@@ -28,6 +31,7 @@ from precision_tool.lib.io.files import (
 )
 from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name
 from precision_tool.lib.io.om_file import is_om, name_in_model
+from precision_tool.lib.io.stores import ContentSignature
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
@@ -310,15 +314,26 @@ def _unless_disputed(choice: GraphChoice, paths: Sequence[str]) -> GraphChoice:
     if _owner(choice.file.path) or not _PROCESS.fullmatch(posixpath.basename(folder)):
         return choice
     twins = [path for path in paths if posixpath.basename(path) == name and posixpath.dirname(path) != folder]
-    other = next((path for path in twins if not _is_same_file(path, choice.file.path)), None)
+    other = next((path for path in twins if not _has_same_bytes(path, choice.file.path)), None)
     if other is None:
         return choice
     disputed = Message("note.data.graph.disputed", path=choice.file.path, other=other)
     return replace(choice, is_borrowed=True, doubt=choice.doubt or disputed)
 
 
-def _is_same_file(path: str, other: str) -> bool:
-    return size_of(path) == size_of(other) and read_bytes(path) == read_bytes(other)
+def _has_same_bytes(path: str, other: str) -> bool:
+    if size_of(path) != size_of(other):
+        return False
+    own, its = (_digest(each, content_signature_of(each)) for each in (path, other))
+    return bool(own) and own == its
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest(path: str, _signature: ContentSignature) -> bytes:
+    """Return the hash of a file, b"" of one that cannot be read; read once, as every leaf asks for those of all."""
+    with suppress(PrecisionToolError):
+        return sha256(read_bytes(path)).digest()
+    return b""
 
 
 def _naming_most(
