@@ -99,6 +99,15 @@ def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
     assert (kept.rows, kept.benchmark) == (b"rows", plan.benchmark)
 
 
+def test_rows_of_another_release_are_none(tmp_path: Path) -> None:
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, LeafDone(outcome=OUTCOME, rows=b"rows"))], "o")
+    assert read_rows(journal.path, LEAF.path) is not None
+    with closing(sqlite3.connect(journal.path)) as connection, connection:
+        connection.execute("PRAGMA user_version=5")
+    assert read_rows(journal.path, LEAF.path) is None
+
+
 def test_a_damaged_entry_is_told_as_a_damaged_journal(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, LeafDone(outcome=OUTCOME))], "o")

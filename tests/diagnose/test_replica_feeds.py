@@ -17,10 +17,18 @@ from rich.console import Console
 
 from precision_tool.lib.demo import ranks as demo
 from precision_tool.lib.diagnose.replica_count import Ballot, StepVotes, count_votes
-from precision_tool.lib.diagnose.replica_feeds import SameBatch, feeds_of_step, of_all_steps, shifts_of
+from precision_tool.lib.diagnose.replica_feeds import SameBatch, Shift, feeds_of_step, of_all_steps, shifts_of
 from precision_tool.lib.diagnose.replica_votes import BlockMeans, Role, Vote, is_communication
 from precision_tool.lib.diagnose.study import Study
-from precision_tool.lib.diagnose.study_conclusion import Conclusion, Culprit, Ground, Reach, conclude
+from precision_tool.lib.diagnose.study_conclusion import (
+    Conclusion,
+    Culprit,
+    Ground,
+    Reach,
+    conclude,
+    in_own_steps,
+    in_their_steps,
+)
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.update_inputs import Feed, fed_by, summed_by
@@ -260,6 +268,15 @@ def test_a_rank_whose_steps_are_others(ranks: int, late: int, offset: int) -> No
     extra = [(step, [(rank, "n", [given(Role.VARIABLE, "c")]) for rank in range(1, ranks + 1) if step < 3 or rank == 1])
              for step in range(4)]  # fmt: skip
     assert not shifts_of(extra), "a step that one rank has alone, and variables that never change"
+
+
+def test_nan_of_a_shifted_rank_is_told_in_the_step_that_its_dump_has() -> None:
+    shift = Shift(ranks=(2,), offset=1, steps=(1, 2), own=1, theirs=0)
+    states = [state(step, rank) for step in range(3) for rank in range(4)]
+    states = [replace(each, bad=1, first_bad="x:output:0") if each.leaf.key[:2] == (2, 2) else each for each in states]
+    moved = conclude(in_their_steps(states, [shift]), [])
+    assert moved.not_finite == (1, 2, "x:output:0")
+    assert in_own_steps(moved, states, [shift]).not_finite == (2, 2, "x:output:0")
 
 
 def op(name: str, op_type: str, *inputs: str, scalars: tuple[int, ...] = (), **attrs: Any) -> Op:

@@ -460,7 +460,9 @@ def in_own_steps(conclusion: Conclusion, states: Sequence[LeafState], shifts: Se
     culprits = (item for item in (conclusion.culprit, *conclusion.further) if item is not None)
     own = [replace(item, step=steps[item.path]) for item in culprits]
     first, *further = sorted([*(_by_shift(shift, states) for shift in shifts), *own], key=lambda item: item.step)
-    return replace(conclusion, culprit=first, further=tuple(further[:_MAX_FURTHER]))
+    return replace(
+        conclusion, culprit=first, further=tuple(further[:_MAX_FURTHER]), not_finite=_not_finite(states, own)
+    )
 
 
 def _by_shift(shift: Shift, states: Sequence[LeafState]) -> Culprit:

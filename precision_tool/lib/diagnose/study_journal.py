@@ -346,10 +346,13 @@ class KeptRows:
 def read_rows(path: str, leaf: str) -> KeptRows | None:
     """Return the rows of a leaf in the journal at `path`, which a study may be writing; None where it has none.
 
-    FormatError for a damaged journal, or one of another release.
+    One of another release, whose rows have other columns, counts as one that has none: the next study begins it anew.
+    FormatError for a damaged journal.
     """
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+            if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
+                return None
             row = connection.execute(
                 "SELECT rows, dump, benchmark, benchmark_print FROM leaves JOIN tensors USING (path, options) "
                 "WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1",
