@@ -79,6 +79,8 @@ _NEAR = 16
 _TOGETHER = 32
 #: Bytes of a file that is fetched whole, as its server has no ranges, and of all such files that are kept.
 _MAX_WHOLE, _WHOLES = 2 << 30, 8 << 30
+#: Such files that are kept, each of which takes a descriptor.
+_MAX_OPEN = 256
 #: Folders that are listed at once.
 _MAX_LISTED = 256
 #: Seconds until a request is made again whose answer was cut off, or said that another may succeed.
@@ -691,7 +693,10 @@ class RemoteStore(Store):
         self._take_info(place, dict(info))
         with self._lock:
             self._wholes[place] = weakref.finalize(self, os.close, descriptor), descriptor, info
-            while len(self._wholes) > 1 and sum(int(told["size"]) for _, _, told in self._wholes.values()) > _WHOLES:
+            while len(self._wholes) > 1 and (
+                len(self._wholes) > _MAX_OPEN
+                or sum(int(told["size"]) for _, _, told in self._wholes.values()) > _WHOLES
+            ):
                 self._wholes.popitem(last=False)[1][0]()
 
     def _taken(self, place: str, start: int, data: bytes, *, is_kept: bool = True) -> Mapping[str, Any]:
