@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from range_server import Served, serving
@@ -148,3 +150,17 @@ def test_a_study_says_what_its_storage_did_not_give_and_goes_on_later(
         told = json.loads(capfd.readouterr().out)
         assert told["unread"] is None
         assert told["leaves"][0]["compared"] > compared
+
+
+def test_an_answer_that_does_not_end_is_not_read_on() -> None:
+    class Endless:
+        taken = 0
+
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            while True:
+                self.taken += 1
+                yield bytes(1000)
+
+    answer = SimpleNamespace(content=Endless())
+    assert len(asyncio.run(remote._up_to(2500, answer))) == 3000
+    assert answer.content.taken == 3

@@ -716,3 +716,24 @@ def test_credentials_that_are_not_set_are_told_as_such() -> None:
     told = error_of("s3://bucket/run", NoCredentialsError("Unable to locate credentials"))
     assert "no permission to read it (NoCredentialsError: Unable to locate credentials)" in str(told)
     assert "set or renew the credentials" in told.hint
+
+
+def test_whole_files_do_not_take_all_descriptors(monkeypatch):
+    """Of a server without ranges only so many small files stay open."""
+    from types import SimpleNamespace
+
+    from precision_tool.lib.io import remote
+
+    def spool(path, method, name, file, **_):
+        file.write(b"x")
+        file.flush()
+        return {"name": name, "type": "file", "size": 1}
+
+    monkeypatch.setattr(remote, "_MAX_OPEN", 3)
+    store = remote.RemoteStore("/http:/host/a", filesystem=SimpleNamespace(async_impl=False))
+    monkeypatch.setattr(store, "_call", spool)
+    for number in range(9):
+        store._fetch_whole(f"/http:/host/a/{number}", f"/http:/host/a/{number}")
+    descriptors = [descriptor for _, descriptor, _ in store._wholes.values()]
+    assert len(descriptors) == 3
+    assert [os.pread(each, 1, 0) for each in descriptors] == [b"x"] * 3

@@ -518,7 +518,10 @@ class MergedTensor:
         if whole is None:
             return found
         for positions in product(*(range(split.parts) for split in fit.npu.splits)):
-            own, other = _slice_of(fit.npu, positions, members[self.ranks.index(rank)], whole, members)
+            try:
+                own, other = _slice_of(fit.npu, positions, members[self.ranks.index(rank)], whole, members)
+            except ValueError:
+                continue  # a slice of another length, or one that no rank has
             if own.shape == other.shape:
                 coordinates = sample_of(own.shape)
                 found[positions] = distance(own.grid(coordinates) * fit.npu.scale, other.grid(coordinates))
@@ -688,6 +691,8 @@ def _slice_of(
         for member, values in enumerate(members):
             shape = (values.size,) if placement.is_flat else values.shape
             lengths[split.position(placement.turn(member))] = shape[split.axis]
+        if not all(before in lengths for before in range(position + 1)):
+            raise ValueError
         total = sum(lengths.values())
         start = sum(lengths[before] for before in range(position))
         stop = min(start + lengths[position], extent)

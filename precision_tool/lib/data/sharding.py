@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isclose, prod
+from math import isclose, isqrt, prod
 from typing import NamedTuple
 
 from precision_tool.lib.data.msprobe_matching import CallList, base_of
@@ -24,7 +24,7 @@ from precision_tool.lib.model.msprobe import Argument, Direction, RecordedCall, 
 COLLECTIVES = "Distributed."
 #: Statistics that were computed on two devices agree within this.
 _ALIKE = 1e-3
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+_NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.|$)|^[0-9]{1,9}(?=\.|$)")
 
 Shape = tuple[int, ...]
 
@@ -148,7 +148,7 @@ def renumbered(path: str, offsets: Offsets) -> str:
     parts = path.split(".")
     above: list[str] = []
     for at, part in enumerate(parts):
-        if part.isdecimal():
+        if _NUMBER.fullmatch(part):
             parts[at] = str(int(part) + offsets.get(".".join(above), 0))
             above.append("#")
         else:
@@ -162,9 +162,10 @@ def _numbered(paths: Iterable[str]) -> dict[str, set[int]]:
     for path in paths:
         above: list[str] = []
         for part in path.split("."):
-            if part.isdecimal():
+            is_number = _NUMBER.fullmatch(part) is not None
+            if is_number:
                 numbers.setdefault(".".join(above), set()).add(int(part))
-            above.append("#" if part.isdecimal() else part)
+            above.append("#" if is_number else part)
     return numbers
 
 
@@ -198,7 +199,9 @@ def find_offsets(side: RankCalls, golden: Sequence[RankCalls], sides: Sequence[R
         room = max(there, default=-1) - max(all_own[above])
         if room <= 0 or max(here) - min(here) >= max(there):
             continue  # all are there, or numbered over all ranks
-        offset = _best_offset(side, golden, above, room, offsets, sides)
+        # A dump may claim any number: the rank's first one is one of the benchmark's.
+        tried = [number - min(here) for number in sorted(there) if 0 <= number - min(here) <= room]
+        offset = _best_offset(side, golden, above, tried, offsets, sides)
         if offset:
             offsets[above] = offset
     return offsets
@@ -208,7 +211,7 @@ def _best_offset(
     side: RankCalls,
     golden: Sequence[RankCalls],
     above: str,
-    room: int,
+    tried: Sequence[int],
     offsets: Mapping[str, int],
     sides: Sequence[RankCalls],
 ) -> int:
@@ -219,7 +222,7 @@ def _best_offset(
             theirs.setdefault((path, name), []).append(tensor)
     own = [each for each in _parameters(side) if f"{masked(each[0])}.".startswith(f"{above}.#.".lstrip("."))]
     scores: Counter[int] = Counter()
-    for offset in range(room + 1):
+    for offset in tried:
         for path, name, tensor in own:
             others = theirs.get((renumbered(path, {**offsets, above: offset}), name), [])
             scores[offset] += max((_likeness(tensor, other) for other in others), default=0)
@@ -230,6 +233,7 @@ def _best_offset(
     # Nothing tells them apart: ranks with as many layers are stages, or have experts, in the order of their numbers.
     count = len(_numbered(place.module for place in side.bases)[above])
     peers = sorted(other.rank for other in sides)
+    room = max(tried, default=0)
     stages = max(1, (room + count) // max(count, 1))
     return min(room, peers.index(side.rank) * stages // len(peers) * count)
 
@@ -482,7 +486,8 @@ class Placement:
 
 
 def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    low = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return low + [number // divisor for divisor in reversed(low) if divisor * divisor != number]
 
 
 def placements_of(members: int, shapes: Sequence[Shape], whole: Shape) -> Iterator[Placement]:

@@ -79,6 +79,8 @@ _NEAR = 16
 _TOGETHER = 32
 #: Bytes of a file that is fetched whole, as its server has no ranges, and of all such files that are kept.
 _MAX_WHOLE, _WHOLES = 2 << 30, 8 << 30
+#: Such files that are kept, each of which takes a descriptor.
+_MAX_OPEN = 256
 #: Folders that are listed at once.
 _MAX_LISTED = 256
 #: Seconds until a request is made again whose answer was cut off, or said that another may succeed.
@@ -191,6 +193,16 @@ def _name_of(loop: asyncio.AbstractEventLoop) -> str:
     return f"{IO_THREAD}_{id(loop)}"
 
 
+async def _up_to(most: int, response: Any) -> bytes:
+    """Return the body of an answer; of a longer one, which may never end, a little more than `most` bytes."""
+    data = bytearray()
+    async for part in response.content.iter_any():
+        data += part
+        if len(data) > most:
+            break
+    return bytes(data)
+
+
 def _checked(kind: Any) -> Any:
     """HTTP's file system with answers that are whole, or are errors: fsspec's takes whatever comes for the range."""
     import aiohttp
@@ -229,7 +241,7 @@ def _checked(kind: Any) -> Any:
                 self._raise_not_found_for_status(response, url)
                 if response.status != 206:
                     return await self._start_of_all(response, start, end)
-                data = await response.read()
+                data = await _up_to(end - start, response)
                 size = int(told[3]) if told is not None and told[3] != "*" else None
                 first = int(told[1]) if told is not None and told[1] else -1
                 if (
@@ -247,11 +259,9 @@ def _checked(kind: Any) -> Any:
             length = response.content_length
             if start or (length is not None and length > end):
                 raise _no_ranges(length)
-            data = b""
-            async for part in response.content.iter_any():
-                data += part
-                if len(data) > end:
-                    raise _no_ranges(length)
+            data = await _up_to(end, response)
+            if len(data) > end:
+                raise _no_ranges(length)
             return _answer(data, response, len(data))
 
         async def _spool(self, url: str, file: IO[bytes]) -> Mapping[str, Any]:
@@ -691,7 +701,10 @@ class RemoteStore(Store):
         self._take_info(place, dict(info))
         with self._lock:
             self._wholes[place] = weakref.finalize(self, os.close, descriptor), descriptor, info
-            while len(self._wholes) > 1 and sum(int(told["size"]) for _, _, told in self._wholes.values()) > _WHOLES:
+            while len(self._wholes) > 1 and (
+                len(self._wholes) > _MAX_OPEN
+                or sum(int(told["size"]) for _, _, told in self._wholes.values()) > _WHOLES
+            ):
                 self._wholes.popitem(last=False)[1][0]()
 
     def _taken(self, place: str, start: int, data: bytes, *, is_kept: bool = True) -> Mapping[str, Any]:
