@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -718,13 +718,10 @@ def test_credentials_that_are_not_set_are_told_as_such() -> None:
     assert "set or renew the credentials" in told.hint
 
 
-def test_whole_files_do_not_take_all_descriptors(monkeypatch):
+def test_whole_files_do_not_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a server without ranges only so many small files stay open."""
-    from types import SimpleNamespace
 
-    from precision_tool.lib.io import remote
-
-    def spool(path, method, name, file, **_):
+    def spool(path: str, method: str, name: str, file: IO[bytes], **_: Any) -> dict[str, Any]:
         file.write(b"x")
         file.flush()
         return {"name": name, "type": "file", "size": 1}
