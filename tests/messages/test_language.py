@@ -43,7 +43,7 @@ def test_a_setting_chooses(wrong: Path, tmp_path: Path) -> None:
     (tmp_path / "precision_config.py").write_text('LANGUAGE = "zh"\n')
     shown = tool("--data", wrong / "precision_data", "--work", tmp_path / "work", "ac", "-c", cwd=tmp_path)
     assert CHINESE.search(shown.out)
-    shown = tool("ac", cwd=wrong, env={"PRECISION_TOOL_LANGUAGE": "zh"})
+    shown = tool("ac", "-c", cwd=wrong, env={"PRECISION_TOOL_LANGUAGE": "zh"})
     assert CHINESE.search(shown.out)
 
 
