@@ -196,7 +196,7 @@ def count(size: Size, folder: str) -> None:
         runner = Runner(plan(size), options(), journal)
         runner.run(THIS_THREAD)
         states = runner.final_states()
-        (votes,) = timed("votes of a step", lambda: runner.votes(states))
+        (votes,), _ = timed("votes of a step", lambda: runner.votes(states))
     wrong = [(item.ranks, item.op) for item in settled([votes.sums]).wrong]
     assert wrong == [((size.culprit[0],), size.op(size.culprit[1])[0])], wrong
     print(f"  memory at most {memory():,.0f} MB")
