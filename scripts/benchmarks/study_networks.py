@@ -613,13 +613,19 @@ def world(job: Job) -> list[list[int]]:
 # --- the networks -----------------------------------------------------------------------------------------------------
 
 
+#: The forms of what `rows_with_labels` draws.
+ROWS_WITH_LABELS = (PLAIN, Form("int32"))
+
+
+def rows_with_labels(count: int, width: int, classes: int) -> Callable[[np.random.Generator], list[Array]]:
+    """Return what draws a batch: normal numbers of shape (count, width), and a class for each row."""
+    return lambda rng: [rng.standard_normal((count, width)).astype("f4"), rng.integers(0, classes, count).astype("i4")]
+
+
 def mlp_adam(job: Job, feeding: Feeding) -> None:
     """Three dense layers in float32, trained with Adam."""
     net = Net(job, feeding)
-    x, labels = net.batch(
-        lambda rng: [rng.standard_normal((12, 20)).astype("f4"), rng.integers(0, 7, 12).astype("i4")],
-        (PLAIN, Form("int32")),
-    )
+    x, labels = net.batch(rows_with_labels(12, 20, 7), ROWS_WITH_LABELS)
     h = net.gelu("fc1", net.dense("fc1", x, 40, gain=1.4))
     h = net.gelu("fc2", net.dense("fc2", h, 33, gain=1.4))
     net.cross_entropy("loss", net.dense("logits", h, 7, gain=2.0), labels)
@@ -932,10 +938,7 @@ def tensor_parallel(job: Job, feeding: Feeding, same_names: bool = False, half: 
     two, like = pairs(job.ranks), pairs(job.ranks, across=True)
     tensor_names = "tp_group" if same_names else [f"tp_group_{n}" for n in range(len(two))]
     data_names = "dp_group" if same_names else [f"dp_group_{n}" for n in range(2)]
-    x, labels = net.batch(
-        lambda rng: [rng.standard_normal((10, 16)).astype("f4"), rng.integers(0, 6, 10).astype("i4")],
-        (PLAIN, Form("int32")),
-    )
+    x, labels = net.batch(rows_with_labels(10, 16, 6), ROWS_WITH_LABELS)
     if half:
         x = job.cast(x, "float16")
     x = net.tanh("trunk", net.dense("trunk", x, 24))
@@ -962,8 +965,8 @@ def pipeline(job: Job, feeding: Feeding, stages: int = 2) -> None:
     width = job.ranks // stages
     of = [list(range(s * width, (s + 1) * width)) for s in range(stages)]
     feeding.replica = lambda rank: rank % width
-    make = lambda rng: [rng.standard_normal((10, 18)).astype("f4"), rng.integers(0, 5, 10).astype("i4")]  # noqa: E731
-    x, _ = net.batch(make, (PLAIN, Form("int32")), of[0])
+    make = rows_with_labels(10, 18, 5)
+    x, _ = net.batch(make, ROWS_WITH_LABELS, of[0])
     for stage in range(stages):
         if stage:
             there = {r: r + width for r in of[stage - 1]}
@@ -973,7 +976,7 @@ def pipeline(job: Job, feeding: Feeding, stages: int = 2) -> None:
             x = sent
         for layer in ("a", "b"):
             x = net.gelu(f"stage{stage}/{layer}", net.dense(f"stage{stage}/{layer}", x, 24, gain=1.4))
-    _, labels = net.batch(make, (PLAIN, Form("int32")), of[-1], name="IteratorGetNextLabels")
+    _, labels = net.batch(make, ROWS_WITH_LABELS, of[-1], name="IteratorGetNextLabels")
     net.cross_entropy("loss", net.dense("head", x, 5, gain=2.0), labels)
     rate = net.rate()
     for name, variable in net.parameters.items():
@@ -985,10 +988,7 @@ def experts(job: Job, feeding: Feeding) -> None:
     """A trunk for all, an expert on each rank, and a head: tokens go to the experts and back by HcomAllToAll."""
     net = Net(job, feeding)
     tokens = 2 * job.ranks
-    x, labels = net.batch(
-        lambda rng: [rng.standard_normal((tokens, 16)).astype("f4"), rng.integers(0, 5, tokens).astype("i4")],
-        (PLAIN, Form("int32")),
-    )
+    x, labels = net.batch(rows_with_labels(tokens, 16, 5), ROWS_WITH_LABELS)
     x = net.tanh("trunk", net.dense("trunk", x, 20))
 
     def exchanged(name: str, t: Tensor) -> Tensor:
@@ -1010,10 +1010,7 @@ def experts(job: Job, feeding: Feeding) -> None:
 def sharded_update(job: Job, feeding: Feeding) -> None:
     """An MLP each rank of which updates its part of every variable (ZeRO): SliceD with the rank's own offsets."""
     net = Net(job, feeding)
-    x, labels = net.batch(
-        lambda rng: [rng.standard_normal((10, 16)).astype("f4"), rng.integers(0, 8, 10).astype("i4")],
-        (PLAIN, Form("int32")),
-    )
+    x, labels = net.batch(rows_with_labels(10, 16, 8), ROWS_WITH_LABELS)
     h = net.gelu("fc1", net.dense("fc1", x, 32, gain=1.4))
     net.cross_entropy("loss", net.dense("logits", h, 8, gain=2.0), labels)
     rate = net.rate()

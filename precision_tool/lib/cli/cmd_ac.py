@@ -22,7 +22,6 @@ from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
 from precision_tool.lib.diagnose.run_checks import Analysis, check_benchmark_fits
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
-from precision_tool.lib.diagnose.study_leaves import OTHER_RANKS
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, text
@@ -483,6 +482,8 @@ def _show_or_print_study(
 
 def _merged_too(session: Session, args: argparse.Namespace, output: Output, study: Study) -> ShardedRun | None:
     """Compare the ranks merged as well, where the benchmark has another number of them; None where it has not."""
+    from precision_tool.lib.diagnose.study_leaves import OTHER_RANKS
+
     if not any(note.kind == OTHER_RANKS for note in study.notes):
         return None
     from precision_tool.lib.cli.sharded_command import compare_merged

@@ -52,7 +52,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     rows = stored_rows([str(folder) for folder in space.result_dirs()], prepared)
     ranks = len({plan.leaf.rank for plan in prepared.plans})
     curves = curves_of(rows.read, ranks, args.names, settings.threshold)
-    _check_any(rows, len(curves.steps), folders[0])
+    if not curves.steps:
+        raise DataNotFoundError.of(folders[0], "diagnose.study_no_rows")
     if not curves.curves:
         kind = "curves_no_name" if args.names else "curves_no_role"
         raise DataNotFoundError(f"cli.{kind}", names=tuple(map(shown, args.names)))
@@ -77,12 +78,6 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
             line = f"tensorboard --logdir {shlex.quote(shown_path(args.tensorboard))}"
             output.print_line(text("screen.cli.tensorboard", runs=len(files), line=line))
     return FOUND if args.fail and curves.first is not None else DONE
-
-
-def _check_any(rows: StoredRows, steps: int, folder: str) -> None:
-    """Raise DataNotFoundError where no study has any of the leaves."""
-    if not steps:
-        raise DataNotFoundError.of(folder, "diagnose.study_no_rows")
 
 
 def _tell_state(session: Session, rows: StoredRows) -> None:
