@@ -235,7 +235,7 @@ class Session:
         from precision_tool.lib.view.op_report import OpView, report_of
 
         hits = self.find_ops(_given(name), graph)
-        wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
+        wirings = {id(hit.run.file): hit.run.file.once(Wiring) for hit in hits}
         with progress("reading") as shown:
             reports = [
                 report_of(self.data, hit, wirings[id(hit.run.file)], name, self.settings.workers, shown) for hit in hits

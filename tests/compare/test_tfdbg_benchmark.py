@@ -23,7 +23,7 @@ from precision_tool.lib.data import graph_choice
 from precision_tool.lib.data.dump_tree import Stamps, find_benchmark
 from precision_tool.lib.data.dumped_ops import GoldenFiles, Missing
 from precision_tool.lib.data.kinds import TFDBG, benchmark_kind
-from precision_tool.lib.data.origins import NoOrigin, Origin, Origins, groups_of
+from precision_tool.lib.data.origins import NoOrigin, Origin, Origins
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.sides import find_golden
@@ -98,7 +98,7 @@ def test_a_graph_tells_ops_spelled_alike_apart(tmp_path: Path) -> None:
         write_tensor(tmp_path / "run_1_0", name, 0, TIME + value, floats(value))
     golden = find_golden(str(tmp_path))
     assert isinstance(golden, GoldenFiles)
-    origins = Origins(file, groups_of(file))
+    origins = Origins(file)
     for op, value in zip(ops, (1, 2, 3), strict=True):
         origin = origins.of(op, 0, golden)
         assert isinstance(origin, Origin)

@@ -77,7 +77,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.graph is None and session.data.is_pytorch_name(names[0]):
         return pytorch_dumps.show_op(session, args, names[0], output)
     hits = session.find_ops(names[0], args.graph)
-    wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
+    wirings = {id(hit.run.file): hit.run.file.once(Wiring) for hit in hits}
     threshold = session.settings.threshold
     reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
     attribute = args.attribute or None

@@ -21,8 +21,8 @@ from precision_tool.lib.compare.tensor_reader import TensorKey, key_of
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing, OpDumps
 from precision_tool.lib.data.kinds import NPY
-from precision_tool.lib.data.neighbourhood import Link, Node, Wiring
-from precision_tool.lib.data.origins import groups_of, in_order
+from precision_tool.lib.data.neighbourhood import Link, Node, Wiring, order_of
+from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -159,13 +159,13 @@ class RunValues:
     def __init__(self, leaf: DumpLeaf, file: GraphFile | None = None, cached: KnownValues = NOTHING) -> None:
         self.leaf = leaf
         self.index = cached.dumps or DumpIndex(leaf)
-        self.wiring = None if file is None else Wiring(file)
+        self.wiring = None if file is None else file.once(Wiring)
         self._summaries = cached.summaries
         self._extremes: dict[object, Extremes | None] = dict(cached.extremes.items())
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, Message] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
-        self._op_dumps = None if file is None else OpDumps(self.index, in_order(file))
+        self._op_dumps = None if file is None else OpDumps(self.index, file)
         self.ops = tuple(self._in_order(file))
         self._by_node = {op.node.key: op for op in self.ops if op.node is not None}
         self._by_flat: dict[str, RunOp] = {}
@@ -174,16 +174,15 @@ class RunValues:
 
     def _in_order(self, file: GraphFile | None) -> Iterator[RunOp]:
         """In the order of the graph; what no graph names by the time of its files."""
-        named = set() if file is None else {flatten(op.name) for op in file.ops}
+        named = set() if file is None else set(map(flatten, file.column("name")))
         named |= {base_name(flat) for flat in named}
         types = {whole_name(dumped_file.name.op_name): dumped_file.name.op_type for dumped_file in self.leaf.files}
         types |= {dumped_file.name.op_name: dumped_file.name.op_type for dumped_file in self.leaf.files}
         strange = (flat for flat in self.index.names_by_time() if not {flat, base_name(flat)} & named)
         others = deque(strange)
         number = count()
-        groups = [] if file is None else groups_of(file)
-        index_of = {id(op): index for index, group in enumerate(groups) for op in group.ops}
-        strangers = count(len(groups))  # behind the graph's own, as results number them
+        groups = None if file is None else groups_of(file)
+        strangers = count(0 if groups is None else len(groups))  # behind the graph's own, as results number them
 
         def others_before(time: float) -> Iterator[RunOp]:
             while others and self.index.timestamp(others[0]) < time:
@@ -193,18 +192,19 @@ class RunValues:
                 index = place if file is None else next(strangers)
                 yield RunOp(number=place, index=index, name=flat, op_type=types[flat], timestamp=timestamp, flat=flat)
 
-        if file is not None and self._op_dumps is not None:
-            graph_of = {id(op): graph.name for graph in file.graphs for op in graph.ops}
-            for op in in_order(file):
-                flat = flatten(op.name)
+        if file is not None and groups is not None and self._op_dumps is not None:
+            names = file.column("name")
+            for file_number in file.once(order_of):
+                flat = flatten(names[file_number])
                 if flat in self.index:
+                    op = file.ops[file_number]
                     repeated = self._op_dumps.is_repeated(op)
                     time = self._op_dumps.timestamp(op) if repeated else self.index.timestamp(flat)
                     yield from others_before(time)
-                    node = Node(graph=graph_of[id(op)], name=op.name, op=op)
+                    node = Node(graph=file.graph_of(op).name, name=op.name, op=op)
                     yield RunOp(
                         number=next(number),
-                        index=index_of[id(op)],
+                        index=groups.index_of(op),
                         name=op.name,
                         op_type=op.type,
                         timestamp=time,

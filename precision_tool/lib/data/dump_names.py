@@ -60,7 +60,6 @@ _OP_NUMBER = re.compile(r"\[(\d{1,9})\]", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Hexadecimal digits of the hash in a shortened name.
 _HASH = 12
-_FLATTEN = str.maketrans("./\\ ", "____")
 #: What no file name may hold: it would lead to another folder, or nowhere.
 _NO_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 
@@ -74,7 +73,8 @@ BUILD_SUFFIXES = ("Build", "PreRunAfterBuild")
 
 def flatten(name: str) -> str:
     """An op name as file names spell it: `.`, `/`, `\\` and space become `_`."""
-    return name.translate(_FLATTEN)
+    # Several times as fast as `str.translate`, and asked for every op of a graph.
+    return name.replace("/", "_").replace(".", "_").replace("\\", "_").replace(" ", "_")
 
 
 def whole_name(op_name: str) -> str:
@@ -90,7 +90,7 @@ def slice_number(op_name: str) -> int | None:
 
 def outside_threads(op_name: str) -> str:
     """The name without the graph that FFTS+ threads run the op in."""
-    return _THREADS.sub("", op_name)
+    return _THREADS.sub("", op_name) if "sgt_graph_" in op_name else op_name
 
 
 def base_name(op_name: str) -> str:

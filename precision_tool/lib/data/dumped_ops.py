@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from precision_tool.lib.data.dump_names import StepAndRank, base_name, flatten, slice_number, whole_name
 from precision_tool.lib.data.kinds import NPY, NpyFiles
 from precision_tool.lib.data.msprobe_ops import read_entry
+from precision_tool.lib.data.neighbourhood import order_of
 from precision_tool.lib.io.files import signature_of, store_of
 from precision_tool.lib.io.readers import NoNumbersError, open_op_dump
 from precision_tool.lib.io.stores import Signature
@@ -17,7 +18,7 @@ from precision_tool.lib.io.tensor_bytes import joined
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import NO_OPS
-from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 
@@ -490,14 +491,11 @@ class OpDumps:
     two subgraphs, are told apart by the order of their tasks, which is that in which they run.
     """
 
-    def __init__(self, dumps: DumpIndex, ops: Sequence[Op]) -> None:
-        """`ops` are those of the graph file in the order in which they run."""
+    def __init__(self, dumps: DumpIndex, file: GraphFile) -> None:
         self._dumps = dumps
-        self._alike = alike(op.name for op in ops)
-        places: dict[str, list[int]] = {}
-        for op in ops:
-            places.setdefault(op.name, []).append(id(op))
-        self._repeated = {name: ids for name, ids in places.items() if len(ids) > 1}
+        self._file = file
+        self._alike = file.once(_names_alike)
+        self._repeated = file.once(_repeated)
 
     def find(self, op: Op) -> DumpedOp | None:
         """The op's dump, None if there is none."""
@@ -509,7 +507,7 @@ class OpDumps:
             return self._dumps.op_by_header(name, op.name)
         if places is None:
             return self._dumps.op(name)
-        return self._dumps.op_of_several(name, places.index(id(op)), len(places))
+        return self._dumps.op_of_several(name, places.index(self._file.number_of(op)), len(places))
 
     def is_repeated(self, op: Op) -> bool:
         """Return whether several ops of the file have its name."""
@@ -529,7 +527,25 @@ class OpDumps:
 
 def alike(names: Iterable[str]) -> frozenset[str]:
     """The names among `names` that another of them is flattened to the same text as."""
-    by_flat: dict[str, set[str]] = {}
+    first: dict[str, str] = {}
+    spelled: set[str] = set()
     for name in names:
-        by_flat.setdefault(flatten(name), set()).add(name)
-    return frozenset(name for spelled in by_flat.values() if len(spelled) > 1 for name in spelled)
+        other = first.setdefault(flatten(name), name)
+        if other != name:
+            spelled |= {name, other}
+    return frozenset(spelled)
+
+
+def _names_alike(file: GraphFile) -> frozenset[str]:
+    return alike(file.column("name"))
+
+
+def _repeated(file: GraphFile) -> dict[str, list[int]]:
+    """The ops of each name that several have, by their numbers in the order in which they run."""
+    names = file.column("name")
+    if len(set(names)) == len(names):
+        return {}
+    places: dict[str, list[int]] = {}
+    for number in file.once(order_of):
+        places.setdefault(names[number], []).append(number)
+    return {name: numbers for name, numbers in places.items() if len(numbers) > 1}

@@ -13,10 +13,10 @@ import posixpath
 import struct
 import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
-from typing import TypeVar
+from itertools import accumulate, islice, pairwise
+from typing import Any, TypeVar
 
 from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
 from precision_tool.lib.data.msprobe_tree import DUMP_FILE
@@ -35,7 +35,7 @@ from precision_tool.lib.io.ge_graph_partial import (
 from precision_tool.lib.io.proto_text import paused_gc
 from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, LazyOps, Op, OpTable, TensorDesc
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ _MAY_BE_UNSAID = ("originals", "origin_dims")
 _TEXTS = ("skim_names", "skim_sources", "notes", "graph_name", "name", "type", "kernel", "kernel_lib", "control",
           "pass", "original", "subgraph", "dtype", "layout")  # fmt: skip
 _TEXTS_OR_NONE = ("l1_group", "input_producer", "origin_layout", "dump_name", "dump_layout")
-_Columns = dict[str, list[int]]
+_Columns = Mapping[str, "memoryview[int]"]
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ def _read_whole(path: str, signature: Signature) -> GraphFile:
 
 
 def _skim_of(file: GraphFile, signature: Signature) -> GraphSkim:
-    types = {op.type for op in file.ops}
+    types = set(file.column("type"))
     return GraphSkim(
         path=file.path,
         size=signature[0],
@@ -228,7 +228,7 @@ def _encode(entry: _ReadFile) -> bytes:
     skim, file = entry.skim, entry.file
     assert skim is not None
     texts = _Texts()
-    columns: _Columns = {name: [] for name in _COLUMNS}
+    columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
     columns["skim_names"] = [texts(name) for name in skim.graph_names]
     columns["skim_sources"] = [texts(kind) for kind in skim.data_source_types]
     columns["skim_count"] = [skim.op_count]
@@ -249,7 +249,7 @@ def _encode(entry: _ReadFile) -> bytes:
     return b"".join([*parts, texts.encoded()])
 
 
-def _encode_op(op: Op, columns: _Columns, texts: _Texts, descs: dict[TensorDesc, int]) -> None:
+def _encode_op(op: Op, columns: dict[str, list[int]], texts: _Texts, descs: dict[TensorDesc, int]) -> None:
     originals = op.original_names or ()
     for name, value in (
         ("name", texts(op.name)),
@@ -281,7 +281,7 @@ def _encode_op(op: Op, columns: _Columns, texts: _Texts, descs: dict[TensorDesc,
     columns["subgraph"] += map(texts, op.subgraph_names)
 
 
-def _encode_desc(desc: TensorDesc, columns: _Columns, texts: _Texts) -> None:
+def _encode_desc(desc: TensorDesc, columns: dict[str, list[int]], texts: _Texts) -> None:
     for name, value in (
         ("dtype", texts(desc.dtype)),
         ("layout", texts(desc.layout)),
@@ -314,15 +314,16 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
         data_source_types=tuple(texts[at] for at in columns["skim_sources"]),
         op_count=columns["skim_count"][0],
     )
-    if not columns["is_whole"]:
+    if not len(columns["is_whole"]):
         return skim, None
     with paused_gc():
         source = AttrSource(path, signature)
-        ops = _ops(columns, texts, source)
-        of_graphs = zip(columns["graph_name"], _split(ops, columns["graph_ops"]), strict=True)
+        table = _CachedOps(columns, texts, source)
         graphs = tuple(
-            Graph(name=texts[name], ops=ops_of_one, attrs=LazyAttrs(source, number, is_graph=True))
-            for number, (name, ops_of_one) in enumerate(of_graphs)
+            Graph(name=texts[name], ops=LazyOps(table, range(*ends)), attrs=LazyAttrs(source, number, is_graph=True))
+            for number, (name, ends) in enumerate(
+                zip(columns["graph_name"], pairwise(_starts(columns["graph_ops"])), strict=True)
+            )
         )
     return skim, GraphFile(path=path, graphs=graphs, notes=tuple(_note(texts[at]) for at in columns["notes"]))
 
@@ -335,10 +336,10 @@ def _note(text: str) -> Message:
 
 
 def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
-    columns: _Columns = {}
+    columns: dict[str, memoryview[int]] = {}
     position = 0
 
-    def numbers() -> list[int]:
+    def numbers() -> memoryview[int]:
         nonlocal position
         if position + 8 > len(payload):
             raise OddCacheError("cut off")
@@ -346,7 +347,7 @@ def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
         begin, position = position + 8, position + 8 + 8 * count
         if position > len(payload):
             raise OddCacheError("cut off")
-        return array("q", payload[begin:position]).tolist()
+        return memoryview(payload)[begin:position].cast("q")
 
     for name in _COLUMNS:
         columns[name] = numbers()
@@ -355,7 +356,7 @@ def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
         text = payload[position:].decode("utf-8")
     except UnicodeDecodeError as error:
         raise OddCacheError(str(error)) from None
-    if (lengths and min(lengths) < 0) or sum(lengths) != len(text):
+    if (len(lengths) and min(lengths) < 0) or sum(lengths) != len(text):
         raise OddCacheError("texts of wrong lengths")
     ends = list(accumulate(lengths))
     return columns, [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
@@ -366,7 +367,7 @@ def _check(columns: _Columns, text_count: int, size: int) -> None:
 
     def within(name: str, low: int, end: int) -> None:
         column = columns[name]
-        if column and not (low <= min(column) and max(column) < end):
+        if len(column) and not (low <= min(column) and max(column) < end):
             raise OddCacheError(f"{name} out of range")
 
     for names in _SAME_LENGTH:
@@ -374,7 +375,7 @@ def _check(columns: _Columns, text_count: int, size: int) -> None:
             raise OddCacheError(f"{', '.join(names)} of different lengths")
     for counts, counted in _COUNTED:
         within(counts, -1 if counts in _MAY_BE_UNSAID else 0, len(columns[counted]) + 1)
-        unsaid = columns[counts].count(-1)
+        unsaid = sum(count < 0 for count in columns[counts]) if counts in _MAY_BE_UNSAID else 0
         if sum(columns[counts]) + unsaid != len(columns[counted]):
             raise OddCacheError(f"{counted} of a wrong length")
     for name in _TEXTS:
@@ -391,72 +392,127 @@ def _check(columns: _Columns, text_count: int, size: int) -> None:
         raise OddCacheError("skim_count or parent out of range")
 
 
+#: Fields that are lists of texts, and their columns.
+_LISTS = {
+    "pass_names": ("passes", "pass"),
+    "subgraph_names": ("subgraphs", "subgraph"),
+    "control_inputs": ("controls", "control"),
+}
+
+
+class _CachedOps(OpTable):
+    """The ops of a cache file."""
+
+    def __init__(self, columns: _Columns, texts: list[str], source: AttrSource) -> None:
+        super().__init__(len(columns["name"]))
+        self._numbers_of = columns
+        self._texts = texts
+        self._source = source
+        self._descs: dict[int, TensorDesc] = {}
+        #: Where the entries of each op, or tensor, start in a column of all together, by the column of their counts.
+        self._starts: dict[str, array[int]] = {}
+        self._made: dict[str, list[Any]] = {}
+
+    def make(self, number: int) -> Op:
+        columns, texts = self._numbers_of, self._texts
+        l1_group = columns["l1_group"][number]
+        return Op(
+            name=texts[columns["name"][number]],
+            type=texts[columns["type"][number]],
+            id=_value(columns["id"][number]),
+            inputs=self._made["inputs"][number] if "inputs" in self._made else self._inputs(number),
+            control_inputs=self._listed(number, "controls", "control"),
+            input_descs=tuple(map(self._desc, self._of(number, "input_descs", "input_desc"))),
+            output_descs=tuple(map(self._desc, self._of(number, "output_descs", "output_desc"))),
+            pass_names=self._listed(number, "passes", "pass"),
+            original_names=self._originals(number),
+            stream_id=_value(columns["stream"][number]),
+            kernel_name=texts[columns["kernel"][number]],
+            kernel_lib=texts[columns["kernel_lib"][number]],
+            l1_fusion_group=None if l1_group < 0 else texts[l1_group],
+            is_multiop=bool(columns["is_multiop"][number]),
+            parent_index=_value(columns["parent"][number]),
+            subgraph_names=self._listed(number, "subgraphs", "subgraph"),
+            attrs=LazyAttrs(self._source, number, columns["offset"][number]),
+        )
+
+    def _of(self, number: int, counts: str, entries: str) -> Sequence[int]:
+        """Entries of an op in a column of all ops together."""
+        starts = self._starts.get(counts)
+        if starts is None:
+            starts = self._starts[counts] = _starts(self._numbers_of[counts])
+        return self._numbers_of[entries][starts[number] : starts[number + 1]]
+
+    def _inputs(self, number: int) -> tuple[Edge | None, ...]:
+        producers = self._of(number, "inputs", "input_producer")
+        indices = self._of(number, "inputs", "input_index")
+        return tuple(
+            None if producer < 0 else Edge(producer=self._texts[producer], index=index)
+            for producer, index in zip(producers, indices, strict=True)
+        )
+
+    def _listed(self, number: int, counts: str, entries: str) -> tuple[str, ...]:
+        return tuple(self._texts[at] for at in self._of(number, counts, entries))
+
+    def _originals(self, number: int) -> tuple[str, ...] | None:
+        return None if self._numbers_of["originals"][number] < 0 else self._listed(number, "originals", "original")
+
+    def _desc(self, number: int) -> TensorDesc:
+        desc = self._descs.get(number)
+        if desc is None:
+            columns, texts = self._numbers_of, self._texts
+            layout, name, dump_layout = (columns[key][number] for key in ("origin_layout", "dump_name", "dump_layout"))
+            has_shape = columns["origin_dims"][number] >= 0
+            desc = self._descs[number] = TensorDesc(
+                dtype=texts[columns["dtype"][number]],
+                layout=texts[columns["layout"][number]],
+                shape=tuple(self._of(number, "dims", "dim")),
+                origin_layout=None if layout < 0 else texts[layout],
+                origin_shape=tuple(self._of(number, "origin_dims", "origin_dim")) if has_shape else None,
+                dump_origin_name=None if name < 0 else texts[name],
+                dump_origin_index=_value(columns["dump_index"][number]),
+                dump_origin_layout=None if dump_layout < 0 else texts[dump_layout],
+            )
+        return desc
+
+    def column(self, name: str) -> Sequence[Any]:
+        if name not in self._made:
+            self._made[name] = self._column(name)
+        return self._made[name]
+
+    def _column(self, name: str) -> list[Any]:
+        columns, texts = self._numbers_of, self._texts
+        if name in ("name", "type", "kernel_lib"):
+            return [texts[at] for at in columns[name]]
+        if name in _LISTS:
+            counts, entries = _LISTS[name]
+            return _split((texts[at] for at in columns[entries]), columns[counts])
+        if name == "original_names":
+            listed = _split((texts[at] for at in columns["original"]), columns["originals"])
+            return [None if count < 0 else names for names, count in zip(listed, columns["originals"], strict=True)]
+        if name == "inputs":
+            ends = zip(columns["input_producer"], columns["input_index"], strict=True)
+            edges = (None if at < 0 else Edge(producer=texts[at], index=index) for at, index in ends)
+            return _split(edges, columns["inputs"])
+        if name == "l1_fusion_group":
+            return [None if at < 0 else texts[at] for at in columns["l1_group"]]
+        if name in ("id", "parent_index"):
+            return [_value(value) for value in columns["id" if name == "id" else "parent"]]
+        if name == "is_recorded":
+            return [False] * len(self)
+        return [getattr(self.op(number), name) for number in range(len(self))]
+
+
 def _split(values: Iterable[T], counts: Iterable[int]) -> list[tuple[T, ...]]:
     """The values in tuples of so many each; a count of -1 gives none."""
     rest = iter(values)
     return [tuple(islice(rest, count)) if count > 0 else () for count in counts]
 
 
-def _ops(columns: _Columns, texts: list[str], source: AttrSource) -> list[Op]:
-    descs = _descs(columns, texts)
-    edges = [
-        None if producer < 0 else Edge(producer=texts[producer], index=index)
-        for producer, index in zip(columns["input_producer"], columns["input_index"], strict=True)
-    ]
-
-    def listed(counts: str, table: list[T], numbers: str) -> list[tuple[T, ...]]:
-        return _split([table[at] for at in columns[numbers]], columns[counts])
-
-    singles = ("name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset")
-    rows = zip(*(columns[name] for name in singles), columns["originals"], _split(edges, columns["inputs"]),
-        listed("controls", texts, "control"), listed("input_descs", descs, "input_desc"),
-        listed("output_descs", descs, "output_desc"), listed("passes", texts, "pass"),
-        listed("originals", texts, "original"), listed("subgraphs", texts, "subgraph"), strict=True)  # fmt: skip
-    return [
-        Op(
-            name=texts[name],
-            type=texts[op_type],
-            id=_value(op_id),
-            inputs=inputs,
-            control_inputs=controls,
-            input_descs=input_descs,
-            output_descs=output_descs,
-            pass_names=passes,
-            original_names=None if original_count < 0 else originals,
-            stream_id=_value(stream),
-            kernel_name=texts[kernel],
-            kernel_lib=texts[kernel_lib],
-            l1_fusion_group=None if l1_group < 0 else texts[l1_group],
-            is_multiop=bool(is_multiop),
-            parent_index=_value(parent),
-            subgraph_names=subgraphs,
-            attrs=LazyAttrs(source, number, offset),
-        )
-        for number, (
-            name, op_type, op_id, stream, kernel, kernel_lib, l1_group, is_multiop, parent, offset, original_count,
-            inputs, controls, input_descs, output_descs, passes, originals, subgraphs,
-        ) in enumerate(rows)
-    ]  # fmt: skip
-
-
-def _descs(columns: _Columns, texts: list[str]) -> list[TensorDesc]:
-    shapes = _split(columns["dim"], columns["dims"])
-    origin_shapes = _split(columns["origin_dim"], columns["origin_dims"])
-    names = ("dtype", "layout", "origin_layout", "origin_dims", "dump_name", "dump_index", "dump_layout")
-    rows = zip(*(columns[name] for name in names), shapes, origin_shapes, strict=True)
-    return [
-        TensorDesc(
-            dtype=texts[dtype],
-            layout=texts[layout],
-            shape=shape,
-            origin_layout=None if origin_layout < 0 else texts[origin_layout],
-            origin_shape=None if origin_count < 0 else origin_shape,
-            dump_origin_name=None if dump_name < 0 else texts[dump_name],
-            dump_origin_index=_value(dump_index),
-            dump_origin_layout=None if dump_layout < 0 else texts[dump_layout],
-        )
-        for dtype, layout, origin_layout, origin_count, dump_name, dump_index, dump_layout, shape, origin_shape in rows
-    ]
+def _starts(counts: memoryview[int]) -> array[int]:
+    """Where the entries of each start, and where the last end; a count of -1 is of none."""
+    values = counts.tolist()
+    return array("q", accumulate([max(count, 0) for count in values] if -1 in values else values, initial=0))
 
 
 def _value(number: int) -> int | None:

@@ -232,7 +232,7 @@ def names_in(file: GraphFile | None) -> Callable[[str], str]:
 
     Of two runs that are matched without a graph, results have the names of dump files, where `/` is `_`.
     """
-    return named_by(op.name for op in file.ops) if file is not None else str
+    return named_by(file.column("name")) if file is not None else str
 
 
 def named_by(names: Iterable[str]) -> Callable[[str], str]:
@@ -290,15 +290,20 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
         return tuple(hits)
     part = flatten(name).lower()
     hits = [
-        FoundOp(run=run, op=op, graph=graph) for run, graph, op in every_op(runs) if part in flatten(op.name).lower()
+        _of(run, run.file.ops[number])
+        for run in runs
+        for number, other in enumerate(run.file.column("name"))
+        if part in flatten(other).lower()
     ]
     different = sorted(dict.fromkeys(hit.op.name for hit in hits), key=lambda other: _farness(part, other))
     if len(different) == 1:
         return tuple(hits)
     if different:
         raise UsageError("data.several_ops", name=repr(name), count=len(different), ops=different)
-    op_names = dict.fromkeys(op.name for _, _, op in every_op(runs))
-    originals = dict.fromkeys(original for _, _, op in every_op(runs) for original in op.original_names or ())
+    op_names = dict.fromkeys(name for run in runs for name in run.file.column("name"))
+    originals = dict.fromkeys(
+        original for run in runs for names in run.file.column("original_names") for original in names or ()
+    )
     raise DataNotFoundError(
         "data.no_op",
         name=repr(name),
@@ -326,21 +331,27 @@ def every_op(runs: Iterable[RunGraph]) -> Iterable[tuple[RunGraph, Graph, Op]]:
     return ((run, graph, op) for run in runs for graph in run.file.graphs for op in graph.ops)
 
 
+def _of(run: RunGraph, op: Op) -> FoundOp:
+    return FoundOp(run=run, op=op, graph=run.file.graph_of(op))
+
+
 def _by_whole_name(run: RunGraph, name: str) -> list[FoundOp]:
     flat = flatten(name)
-    ops = [(graph, op) for graph in run.file.graphs for op in graph.ops]
-    hits = [(graph, op) for graph, op in ops if op.name == name]
-    hits = hits or [(graph, op) for graph, op in ops if flatten(op.name) == flat]
+    names = run.file.column("name")
+    hits = [number for number, other in enumerate(names) if other == name]
+    hits = hits or [number for number, other in enumerate(names) if flatten(other) == flat]
+    ops = [run.file.ops[number] for number in hits]
     if not hits:
-        made_of = [(graph, op) for graph, op in ops if op.original_names and flat in map(flatten, op.original_names)]
+        originals = enumerate(run.file.column("original_names"))
+        made_of = [run.file.ops[number] for number, made in originals if made and flat in map(flatten, made)]
         # Of several ops it became, the one that puts out its result says most.
         ends = [
-            (graph, op)
-            for graph, op in made_of
+            op
+            for op in made_of
             if any(desc.dump_origin_name and flatten(desc.dump_origin_name) == flat for desc in op.output_descs)
         ]
-        hits = ends if len(ends) == 1 else made_of
-    return [FoundOp(run=run, op=op, graph=graph) for graph, op in hits]
+        ops = ends if len(ends) == 1 else made_of
+    return [_of(run, op) for op in ops]
 
 
 def module_path(op: Op) -> str:
@@ -350,10 +361,9 @@ def module_path(op: Op) -> str:
 
 def _by_module(run: RunGraph, name: str) -> list[FoundOp]:
     """The calls that a module of this path made itself."""
-    return [
-        FoundOp(run=run, op=op, graph=graph)
-        for graph in run.file.graphs for op in graph.ops if op.is_recorded and module_path(op) == name
-    ]  # fmt: skip
+    recorded = enumerate(run.file.column("is_recorded"))
+    ops = (run.file.ops[number] for number, is_recorded in recorded if is_recorded)
+    return [_of(run, op) for op in ops if module_path(op) == name]
 
 
 def closest_names(name: str, candidates: Iterable[str], count: int = 5) -> list[str]:

@@ -130,7 +130,7 @@ def dumped_ops(leaf: DumpLeaf) -> set[str]:
 
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
     """Return the number of dumped ops that the graph names."""
-    graph_ops = {names.base_name(names.flatten(op.name)) for op in file.ops}
+    graph_ops = {names.base_name(names.flatten(name)) for name in file.column("name")}
     return len(dumped_ops(leaf) & graph_ops)
 
 
@@ -147,7 +147,7 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
     several models, of which this is one; any other file is of one, to which further graphs belong that name dumped ops
     no other graph names, called by an op or not.
     """
-    called = {name for op in file.ops for name in op.subgraph_names}
+    called = {name for names_below in file.column("subgraph_names") for name in names_below}
     roots = [graph for graph in file.graphs if graph.name not in called]
     if len(roots) < 2:
         return file
@@ -157,7 +157,7 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
         reached = {root.name: root}
         waiting = [root]
         while waiting:
-            names_below = [name for op in waiting.pop().ops for name in op.subgraph_names]
+            names_below = [name for below in waiting.pop().column("subgraph_names") for name in below]
             fresh = {name: below[name] for name in names_below if name in below and name not in reached}
             reached.update(fresh)
             waiting += fresh.values()

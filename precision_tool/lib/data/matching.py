@@ -199,10 +199,9 @@ class GraphMatcher:
         self._dumps = dumps
         self._benchmark = benchmark
         self._groups = groups_of(file)
-        self._origins = Origins(file, self._groups)
-        self._finder = OpDumps(dumps, in_order(file))
+        self._origins = file.once(Origins)
+        self._finder = OpDumps(dumps, file)
         self._file = file
-        self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, in execution order."""
@@ -220,7 +219,7 @@ class GraphMatcher:
     def _op_names(self) -> frozenset[str]:
         """The ops of the graph as files name them, and what they are slices of; a single op needs none of it."""
         return frozenset(
-            spelling for op in self._file.ops for spelling in (flatten(op.name), whole_name(flatten(op.name)))
+            spelling for flat in map(flatten, self._file.column("name")) for spelling in (flat, whole_name(flat))
         )
 
     def _is_in_graph(self, name: str) -> bool:
@@ -229,7 +228,7 @@ class GraphMatcher:
 
     def pairs_of(self, op: Op) -> tuple[Pair, ...]:
         """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
-        index = self._group_of[id(op)]
+        index = self._groups.index_of(op)
         if not self._finder.has(op):
             return ()
         return tuple(self._of_group(index, self._groups[index], only=op))
@@ -403,7 +402,7 @@ class GraphDumps(BenchmarkSide):
         self.index.walk()
 
     def _all_places(self) -> Iterator[tuple[int, tuple[str, int], _Place]]:
-        origins = Origins(self._file, groups_of(self._file))
+        origins = self._file.once(Origins)
         nothing = NoBenchmark()  # so that the first origin on the way back counts
         for op in in_order(self._file):
             for name in op.original_names or ():

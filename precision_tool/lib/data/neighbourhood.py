@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
@@ -13,26 +14,78 @@ _TYPES = ("PartitionedCall", "StatefulPartitionedCall")
 
 def output_of(graph: Graph) -> Op | None:
     """The op of a subgraph whose inputs are the outputs of the op that calls it."""
-    return graph.by_name.get(f"{graph.name}_Node_Output") or next(
-        (op for op in graph.ops if op.type == "NetOutput"), None
-    )
+    named = graph.by_name.get(f"{graph.name}_Node_Output")
+    if named is not None:
+        return named
+    types = graph.column("type")
+    return graph.ops[types.index("NetOutput")] if "NetOutput" in types else None
+
+
+def order_of(file: GraphFile) -> Sequence[int]:
+    """The numbers of all ops of a graph file in the order in which they run.
+
+    Those of a subgraph come before the op that calls it, where it first is called.
+    """
+    calls = [
+        [(place, names) for place, names in enumerate(graph.column("subgraph_names")) if names] for graph in file.graphs
+    ]
+    if not any(calls) and len(file.graphs) < 2:
+        return range(len(file.ops))
+    by_name: dict[str, int] = {}
+    for at, graph in enumerate(file.graphs):
+        by_name.setdefault(graph.name, at)
+    called = {name for of_graph in calls for _, names in of_graph for name in names}
+    roots = [at for at, graph in enumerate(file.graphs) if graph.name not in called] or [0]
+    order: list[int] = []
+    done: set[int] = set()
+    for root in [*roots, *range(len(file.graphs))]:  # the second round finds graphs that only call each other
+        if root in done:
+            continue
+        done.add(root)
+        #: Graphs that are walked through, with the ops that are done, and the calls.
+        stack = [(root, 0, 0)]
+        while stack:
+            at, start, call = stack.pop()
+            first, end = file.starts[at : at + 2]
+            for number in range(call, len(calls[at])):
+                place, names = calls[at][number]
+                below = next((by_name[name] for name in names if by_name.get(name, at) not in done), None)
+                if below is not None:
+                    order += range(first + start, first + place)
+                    done.add(below)
+                    stack += [(at, place, number), (below, 0, 0)]
+                    break
+            else:
+                order += range(first + start, end)
+    return order
+
+
+def data_of(graph: Graph) -> list[Op]:
+    """The `Data` ops of a subgraph that stand for inputs of the op that calls it."""
+    places = zip(graph.column("type"), graph.column("parent_index"), strict=True)
+    return [graph.ops[at] for at, (kind, index) in enumerate(places) if kind == "Data" and index is not None]
 
 
 class Calls:
     """Who calls which graph of a file."""
 
     def __init__(self, file: GraphFile) -> None:
+        self._file = file
         self._graphs = {graph.name: graph for graph in file.graphs}
-        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
-        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
+        self._data: dict[str, list[Op]] = {}
+        #: Of the outputs of subgraphs, by op, the output of the caller that each input is.
+        self._outputs: dict[int, dict[int, int]] = {}
+        #: The number of the op that calls a graph.
+        self._callers = {name: number for number, names in enumerate(file.column("subgraph_names")) for name in names}
 
     def producer(self, op: Op, edge: Edge) -> Op | None:
         """The op that an input edge of `op` comes from; edges stay within a graph."""
-        return self._home[id(op)].by_name.get(edge.producer)
+        return self._file.graph_of(op).by_name.get(edge.producer)
 
     def caller(self, op: Op) -> Op | None:
         """The op that calls the graph that `op` is in."""
-        return self._callers.get(self._home[id(op)].name)
+        number = self._callers.get(self._file.graph_of(op).name)
+        return None if number is None else self._file.ops[number]
 
     def is_conditional(self, caller: Op) -> bool:
         """Return whether a caller runs its graphs several times, or perhaps not at all."""
@@ -51,6 +104,26 @@ class Calls:
             if output is not None and index < len(edges):
                 return output, edges[index]
         return None
+
+    def passed_on_to(self, op: Op, slot: int) -> Iterator[tuple[Op, int | None]]:
+        """The ops, and their outputs, that an op at a border hands an input on as; None for all outputs."""
+        for name in op.subgraph_names if op.type in _TYPES else ():
+            if name in self._graphs:
+                yield from ((data, None) for data in self._data_of(self._graphs[name]) if data.parent_index == slot)
+        graph = self._file.graph_of(op)
+        caller = self.caller(op)
+        if caller is None or caller.type not in _TYPES or op is not output_of(graph):
+            return
+        if id(op) not in self._outputs:
+            connected = [number for number, edge in enumerate(op.inputs) if edge is not None]
+            self._outputs[id(op)] = {number: output for output, number in enumerate(connected)}
+        if slot in self._outputs[id(op)]:
+            yield caller, self._outputs[id(op)][slot]
+
+    def _data_of(self, graph: Graph) -> list[Op]:
+        if graph.name not in self._data:
+            self._data[graph.name] = data_of(graph)
+        return self._data[graph.name]
 
 
 # --- producers and consumers, across the borders of subgraphs ---
@@ -126,6 +199,61 @@ class Neighbourhood:
     calls: Mapping[str, tuple[str, Op]]
 
 
+#: A link from an op: the output, the input that it ends at, and the op of that.
+Consumer: TypeAlias = tuple[int, int, Op]
+
+
+class Consumers:
+    """The ops that read an op of a graph, or wait for it."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._file = file
+        #: By graph and producer, the links from it, with the place of the op that each ends at.
+        self._links: dict[int, dict[str, list[tuple[int, int, int]]]] = {}
+        #: The same with the ops, of producers that were asked for: by output, and all under None.
+        self._consumers: dict[tuple[int, str], dict[int | None, list[Consumer]]] = {}
+
+    def of(self, graph: int, name: str, index: int | None = None) -> Sequence[Consumer]:
+        """Return the links from an op, or from one of its outputs, in the order of the graph's ops.
+
+        Parameters
+        ----------
+        graph : int
+            The number of the graph in its file.
+        name : str
+            The op.
+        index : int, optional
+            The output, `CONTROL` for the ops that wait for it; all where it is not given.
+
+        Returns
+        -------
+        sequence of Consumer
+            Output, input slot, op.
+        """
+        consumers = self._consumers.get((graph, name))
+        if consumers is None:
+            consumers = self._consumers[graph, name] = {}
+            ops = self._file.graphs[graph].ops
+            for output, slot, place in self._links_in(graph).get(name, ()):
+                for key in (None, output):
+                    consumers.setdefault(key, []).append((output, slot, ops[place]))
+        return consumers.get(index, ())
+
+    def _links_in(self, graph: int) -> dict[str, list[tuple[int, int, int]]]:
+        links = self._links.get(graph)
+        if links is None:
+            links = {}
+            columns = (self._file.graphs[graph].column(name) for name in ("inputs", "control_inputs"))
+            for place, (edges, producers) in enumerate(zip(*columns, strict=True)):
+                for slot, edge in enumerate(edges):
+                    if edge is not None:
+                        links.setdefault(edge.producer, []).append((edge.index, slot, place))
+                for producer in producers:
+                    links.setdefault(producer, []).append((CONTROL, CONTROL, place))
+            self._links[graph] = links
+        return links
+
+
 class Wiring:
     """All links of a graph file, in both directions."""
 
@@ -137,23 +265,18 @@ class Wiring:
         self.calls: dict[str, tuple[str, Op]] = {}
         #: The `Data` ops of each graph that stand for inputs of its caller.
         self._data: dict[str, list[Op]] = {}
-        self._readers: dict[tuple[str, str], list[tuple[int, int, Op]]] = {}
         for graph in self._graphs.values():
-            for op in graph.ops:
-                for name in op.subgraph_names:
-                    self.calls.setdefault(name, (graph.name, op))
-                if op.type == "Data" and op.parent_index is not None:
-                    self._data.setdefault(graph.name, []).append(op)
-                for slot, edge in enumerate(op.inputs):
-                    if edge is not None:
-                        self._readers.setdefault((graph.name, edge.producer), []).append((edge.index, slot, op))
-                for producer in op.control_inputs:
-                    self._readers.setdefault((graph.name, producer), []).append((CONTROL, CONTROL, op))
-        # The same by output: an op may have as many outputs as readers.
-        self._readers_of_output: dict[tuple[str, str, int], list[tuple[int, int, Op]]] = {}
-        for (name, producer), read in self._readers.items():
-            for reader in read:
-                self._readers_of_output.setdefault((name, producer, reader[0]), []).append(reader)
+            for place, names in enumerate(graph.column("subgraph_names")):
+                for name in names:
+                    self.calls.setdefault(name, (graph.name, graph.ops[place]))
+            self._data[graph.name] = data_of(graph)
+        self._numbers: dict[str, int] = {}
+        for number, graph in enumerate(file.graphs):
+            self._numbers.setdefault(graph.name, number)
+        self._consumers = file.once(Consumers)
+
+    def _readers(self, graph: str, name: str, index: int | None = None) -> Sequence[Consumer]:
+        return self._consumers.of(self._numbers[graph], name, index)
 
     def node(self, graph: str, name: str) -> Node:
         """The op of that name in a graph."""
@@ -235,11 +358,7 @@ class Wiring:
                 yield from self._to(node, outer, caller.name, index, crosses=True)
 
     def _to(self, node: Node, graph: str, name: str, index: int | None, crosses: bool) -> Iterator[Link]:
-        if index is None:
-            readers = self._readers.get((graph, name), ())
-        else:
-            readers = self._readers_of_output.get((graph, name, index), ())
-        for number, slot, op in readers:
+        for number, slot, op in self._readers(graph, name, index):
             consumer = Node(graph=graph, name=op.name, op=op)
             entries = [
                 Node(graph=body.name, name=data.name, op=data)
@@ -268,9 +387,8 @@ class Wiring:
 
     def waiting(self, node: Node) -> Iterator[Node]:
         """The ops of the same graph that a control edge makes wait for a node, as the graph has it."""
-        for index, _, op in self._readers.get(node.key, ()):
-            if index == CONTROL:
-                yield Node(graph=node.graph, name=op.name, op=op)
+        for _, _, op in self._readers(node.graph, node.name, CONTROL):
+            yield Node(graph=node.graph, name=op.name, op=op)
 
     def neighbours(self, node: Node, forward: bool) -> list[Step]:
         """All that a node leads to, or all that leads to it."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing, alike
-from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, Calls
+from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, Calls, order_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -32,56 +34,86 @@ class Group:
 
 def originals(op: Op) -> tuple[str, ...]:
     """Names of the ops of the training script that `op` does the work of; () if the compiler put it in."""
-    if op.original_names is None or op.original_names == ("",):
-        return (op.name,)
-    return op.original_names
+    return _originals(op.name, op.original_names)
 
 
-def in_order(file: GraphFile) -> list[Op]:
+def _originals(name: str, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    return (name,) if names is None or names == ("",) else names
+
+
+def originals_of(file: GraphFile) -> list[tuple[str, ...]]:
+    """`originals` of all ops of a graph file."""
+    return list(map(_originals, file.column("name"), file.column("original_names")))
+
+
+def in_order(file: GraphFile) -> Sequence[Op]:
     """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
-    graphs: dict[str, Graph] = {}
-    for graph in file.graphs:
-        graphs.setdefault(graph.name, graph)
-    called = {name for op in file.ops for name in op.subgraph_names}
-    roots = [graph for graph in file.graphs if graph.name not in called] or list(file.graphs[:1])
-    ops: list[Op] = []
-    done: set[int] = set()
-    stack: list[tuple[Graph, int]] = []
-    for root in [*roots, *file.graphs]:  # the second round finds graphs that only call each other
-        if id(root) in done:
-            continue
-        done.add(id(root))
-        stack.append((root, 0))
-        while stack:
-            graph, start = stack.pop()
-            for position in range(start, len(graph.ops)):
-                op = graph.ops[position]
-                subgraphs = (graphs[name] for name in op.subgraph_names if name in graphs)
-                below = next((each for each in subgraphs if id(each) not in done), None)
-                if below is not None:
-                    done.add(id(below))
-                    stack += [(graph, position), (below, 0)]
-                    break
-                ops.append(op)
-    return ops
+    order = file.once(order_of)
+    return file.ops if isinstance(order, range) else [file.ops[number] for number in order]
 
 
-def groups_of(file: GraphFile) -> list[Group]:
-    """The ops of all graphs in groups, in the order in which a group first runs."""
-    groups: dict[object, Group] = {}
-    for op in in_order(file):
-        names = originals(op)
-        key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else names
-        if not names and not op.l1_fusion_group:
-            key = ("inserted", id(op))
-        group = groups.get(key)
+class Groups(Sequence[Group]):
+    """The ops of all graphs of a file in groups, in the order in which a group first runs."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._file = file
+        self._originals = file.once(originals_of)
+        l1_groups = file.column("l1_fusion_group")
+        #: The group of each op, and the ops of each group, by their numbers in the file.
+        self._of = array("q", bytes(8 * len(l1_groups)))
+        self._members: list[int | list[int]] = []
+        self._groups: dict[int, Group] = {}
+        numbers: dict[object, int] = {}
+        for number in file.once(order_of):
+            l1_group, names = l1_groups[number], self._originals[number]
+            key: object = ("L1", l1_group) if l1_group else names or number
+            index = numbers.setdefault(key, len(numbers))
+            self._of[number] = index
+            if index == len(self._members):
+                self._members.append(number)
+            elif isinstance(members := self._members[index], int):
+                self._members[index] = [members, number]
+            else:
+                members.append(number)
+
+    def index_of(self, op: Op) -> int:
+        """Return the index of an op's group, which lists, results and `ni '[17]'` have."""
+        return self._of[self._file.number_of(op)]
+
+    @property
+    def of_several(self) -> Iterator[Group]:
+        """The groups of more than one op."""
+        return (self[index] for index, members in enumerate(self._members) if not isinstance(members, int))
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Group]: ...
+    def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(len(self))[index]]
+        group = self._groups.get(index)
         if group is None:
-            groups[key] = Group([op], names or (op.name,), inserted=not names)
-        else:
-            group.ops.append(op)
-            listed = group.original_names
-            group.original_names = (*listed, *(name for name in names if name not in listed))
-    return list(groups.values())
+            members = self._members[index]
+            numbers = [members] if isinstance(members, int) else members
+            ops = [self._file.ops[number] for number in numbers]
+            first = self._originals[numbers[0]]
+            names = list(first) or [ops[0].name]
+            listed = set(names)
+            for number in numbers[1:]:
+                more = [name for name in self._originals[number] if name not in listed]
+                names += more
+                listed.update(more)
+            group = self._groups[index] = Group(ops, tuple(names), inserted=not first)
+        return group
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+def groups_of(file: GraphFile) -> Groups:
+    """The ops of all graphs in groups, in the order in which a group first runs."""
+    return file.once(Groups)
 
 
 # --- compiler-inserted ops of two graphs of one network ---
@@ -228,12 +260,12 @@ class NoOrigin:
 class Origins:
     """Answers which original tensor an output of an op of the graph stands for."""
 
-    def __init__(self, file: GraphFile, groups: Iterable[Group]) -> None:
-        self.calls = Calls(file)
+    def __init__(self, file: GraphFile) -> None:
+        self.calls = file.once(Calls)
         #: Ops (by id) whose output another op of their group works on: part results of one original op.
-        self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
+        self._parts = {part for group in groups_of(file).of_several for part in self._feeding(group)}
         #: Names of original ops that are spelled alike in file names.
-        self.alike = alike(name for op in file.ops for name in originals(op))
+        self.alike = alike(name for names in file.once(originals_of) for name in names)
 
     def producer(self, op: Op, edge: Edge) -> Op | None:
         """The op that an input edge of `op` comes from; edges stay within a graph."""

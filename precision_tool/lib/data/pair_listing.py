@@ -81,21 +81,16 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
         return lookup.find_ops(runs, name)
     hits = []
     for run in runs:
-        ops = _numbered(run).get(number, ())
-        graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops} if ops else {}
-        hits += [FoundOp(run=run, op=op, graph=graph_of[id(op)]) for op in ops]
+        groups = groups_of(run.file)
+        ops = groups[number].ops if number < len(groups) else ()
+        hits += [FoundOp(run=run, op=op, graph=run.file.graph_of(op)) for op in ops]
     if not hits:
         raise _no_number(runs, number)
     return tuple(hits)
 
 
-def _numbered(run: RunGraph) -> dict[int, Sequence[Op]]:
-    """The ops of each number, as results number them: those made from the same originals share one."""
-    return {index: group.ops for index, group in enumerate(groups_of(run.file))}
-
-
 def _no_number(runs: Sequence[RunGraph], number: int) -> DataNotFoundError:
-    last = max((max(_numbered(run), default=-1) for run in runs), default=-1)
+    last = max((len(groups_of(run.file)) - 1 for run in runs), default=-1)
     return DataNotFoundError("data.no_op_number", number=number, place=where_of(runs), last=last if last >= 0 else None)
 
 
@@ -133,12 +128,12 @@ def list_ops(
     listings = []
     for run in runs:
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
-        index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
+        index_of = groups_of(run.file).index_of
         dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
         cosines, verdicts, scalars = cosines_of(run), verdicts_of(run), scalars_of(run)
         rows = [
             OpRow(
-                index=index_of[id(op)],
+                index=index_of(op),
                 op=op,
                 graph=graph,
                 dumped=base_name(flatten(op.name)) in dumped,
@@ -148,12 +143,12 @@ def list_ops(
                 found_by=how,
             )
             for graph, op, how in ops
-            if number in (None, index_of[id(op)])
+            if number in (None, index_of(op))
         ]
         rows = sorted((row for row in rows if _has_values(row, op_filter)), key=lambda row: row.index)
         listings.append(OpListing(run=run, rows=tuple(rows), total=len(run.file.ops)))
     if not any(listing.rows for listing in listings):
-        if number is not None and not any(number in _numbered(run) for run in runs):
+        if number is not None and not any(number < len(groups_of(run.file)) for run in runs):
             raise _no_number(runs, number)
         _check_each(runs, op_filter)
     return tuple(listings)

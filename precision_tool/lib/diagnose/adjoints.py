@@ -98,7 +98,7 @@ class Adjoints:
     def _summed(self, root: Root) -> Array | None:
         """Return the sum of the gradients that the backwards of all readers put out for this tensor."""
         total: Array | None = None
-        for slot in self._values.readers.get(root.key, ()):
+        for slot in self._values.readers(root):
             if is_gradient(slot.op):
                 continue
             part = self._by_reader(slot.op, root, slot.index)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.data.origins import originals
+from precision_tool.lib.data.origins import originals, originals_of
 from precision_tool.lib.diagnose.error_shape import flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import (
     FORMULA_ERRORS,
@@ -98,8 +98,8 @@ class Kinds:
 
     def __init__(self, file: GraphFile) -> None:
         self._by_gradient: dict[str, str] = {}
-        for op in file.ops:
-            for name in originals(op):
+        for names in file.once(originals_of):
+            for name in names if any("gradients" in name for name in names) else ():
                 match = re.match(r"(?:.*/)?gradients(?:_\d+)?/(.+)_grad/([A-Za-z0-9]+)Grad(?:_\d+)?$", name)
                 if match and table.find(match[2]) is not None:
                     self._by_gradient[match[1]] = match[2]

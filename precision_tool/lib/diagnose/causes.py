@@ -332,7 +332,7 @@ class OutOfRange:
                 continue
             back = [
                 slot.op.name
-                for slot in self._values.readers.get((id(op), 0), ())
+                for slot in self._values.readers(Root(op, 0))
                 if slot.op.type == "Cast" and slot.op.output_descs and slot.op.output_descs[0].dtype in UNIT
             ]
             facts = [
@@ -350,7 +350,7 @@ class OutOfRange:
             reader = waiting.pop(0)
             visited += 1
             if reader.type in ("Cast", "TransData") and not reader.original_names:
-                waiting += [slot.op for slot in self._values.readers.get((id(reader), 0), ())]
+                waiting += [slot.op for slot in self._values.readers(Root(reader, 0))]
             else:
                 names |= dict.fromkeys(reader.original_names or (reader.name,))
         return list(names)
@@ -592,7 +592,7 @@ class Explainer:
                 suspect = replace(suspect, culprit=variable.name, cause=Cause.WEIGHTS, op_type=variable.type)
                 op = variable
             yield replace(
-                suspect, confidence=0.5, also=also, number=self._values.order[id(op)],
+                suspect, confidence=0.5, also=also, number=self._values.number_of(op),
                 facts=(*suspect.facts, Fact(name="one_of", value=[op.name, *also])),
             )  # fmt: skip
 

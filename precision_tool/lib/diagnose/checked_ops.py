@@ -74,8 +74,8 @@ def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile 
     """
     if run.leaf is None:
         return None
-    values = RunValues(run.leaf, run.file, benchmark, near=op)
-    recomputer = Recomputer(values, unfused, only=lambda other: other is op)
+    values = RunValues(run.leaf, run.file, benchmark)
+    recomputer = Recomputer(values, unfused, ops=[op])
     if not recomputer.computing or is_random(op):
         return _source(values, op)
     judged = recomputer.examine(op)

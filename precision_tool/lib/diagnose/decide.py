@@ -203,7 +203,7 @@ def _gap_of(recomputer: Recomputer, computing: set[int], result: OpResult) -> Ga
         compared_slot = slot_of(slot, replace(have, dtype=coarsest), out, fit, formula.kind)
         slots.append(compared_slot)
         is_wrong |= bool(compared_slot.beyond) and compared_slot.own > max(_FAR, _BEYOND * compared_slot.rounding)
-    ops = sorted(chain.ops, key=lambda op: recomputer.values.order[id(op)])
+    ops = sorted(chain.ops, key=recomputer.values.number_of)
     is_right = not any(compared_slot.beyond for compared_slot in slots)
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
@@ -477,7 +477,7 @@ class _CopyTrials:
         ops = {id(item.producer) for item in disputed.values()}
         for item in disputed.values():
             self._recomputer.values.take_for_true(item.root, item.true)
-            ops |= {id(slot.op) for slot in self._recomputer.values.readers.get(item.root.key, ())}
+            ops |= {id(slot.op) for slot in self._recomputer.values.readers(item.root)}
         return [self._again(item) if id(item.op) in ops and _is_fed_elsewhere(item) else item for item in judged]
 
     def _again(self, result: OpResult) -> OpResult:
@@ -511,10 +511,10 @@ def unsteady(subject: Subject, other: Subject, clean: RunVerdict, others: RunVer
     )  # fmt: skip
     suspect = Suspect(
         culprit=difference.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
-        number=values.order[id(difference.op)], op_type=difference.op.type, facts=facts,
+        number=values.number_of(difference.op), op_type=difference.op.type, facts=facts,
     )  # fmt: skip
     followers = Flow(values).downstream([difference.op])
-    suspect = replace(suspect, followers=len(followers), index=values.indices[id(difference.op)])
+    suspect = replace(suspect, followers=len(followers), index=values.index_of(difference.op))
     suspect = _placed(suspect, difference.op, values)
     verdict = replace(
         clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
@@ -544,7 +544,7 @@ def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
             root = Root(op, index)
             divergence = divergence_of(values, root) if not values.is_the_benchmarks(root) else None
             if divergence is not None:
-                divergences.append(replace(divergence, root=Root(judged.ops[values.order[id(op)]], index)))
+                divergences.append(replace(divergence, root=Root(judged.ops[values.number_of(op)], index)))
     return divergences
 
 
@@ -558,7 +558,7 @@ def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, s
             low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
     below = sum(low.get(op.name, 1.0) < subject.threshold for op in followers.values())
     op = values.ops[suspect.number]
-    return _placed(replace(suspect, followers=len(followers), below=below, index=values.indices[id(op)]), op, values)
+    return _placed(replace(suspect, followers=len(followers), below=below, index=values.index_of(op)), op, values)
 
 
 def _placed(suspect: Suspect, op: Op, values: RunValues) -> Suspect:
@@ -759,7 +759,7 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
     ):
         return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
-    own_values = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps, near=op)
+    own_values = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps)
     again = is_repeated(
         own_values, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0)
     )

@@ -148,7 +148,7 @@ def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
             )  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.LOSS_SCALE, proof=Proof.RECOMPUTED, confidence=0.9,
-                number=values.order[id(op)], op_type=op.type, facts=facts,
+                number=values.number_of(op), op_type=op.type, facts=facts,
             )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscalin
     inverse: list[Root] = []
     dividing: list[Slot] = []
     scaled: list[Op] = []
-    for slot in values.readers.get(root.key, ()):
+    for slot in values.readers(root):
         if slot.op.type in _INVERTING:
             inverse.append(Root(slot.op, 0))
         elif slot.op.type in _DIVIDING and slot.graph_index == 1:
@@ -168,7 +168,7 @@ def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscalin
         else:
             scaled.append(slot.op)
     for reciprocal in inverse:
-        dividing += [slot for slot in values.readers.get(reciprocal.key, ()) if slot.op.type in _MULTIPLYING]
+        dividing += [slot for slot in values.readers(reciprocal) if slot.op.type in _MULTIPLYING]
     followers = flow.downstream(scaled)
     followers |= {id(op): op for op in scaled}
     unscalings = []
@@ -308,7 +308,7 @@ def find_sources(
         )  # fmt: skip
         suspect = Suspect(
             culprit=op.name, cause=cause, proof=Proof.SOURCE, confidence=_LOADED,
-            number=values.order[id(op)], op_type=op.type, facts=facts,
+            number=values.number_of(op), op_type=op.type, facts=facts,
         )  # fmt: skip
         if cause is Cause.WEIGHTS and _is_loss_scale(values, flow, divergence):
             scale = replace(suspect, cause=Cause.LOSS_SCALE)

@@ -253,7 +253,7 @@ class StepEmulator:
         for root in self.roots:
             if updated_inputs(root.op.type):
                 continue
-            readers = [slot.op for slot in self.values.readers.get(root.key, ())]
+            readers = [slot.op for slot in self.values.readers(root)]
             computing = [reader for reader in readers if reader.type not in PASSING]
             if not computing or any(updated_inputs(reader.type) for reader in computing):
                 ends.append(root)
@@ -316,9 +316,7 @@ class StepEmulator:
 
     def _why_missing(self, slot: Slot, root: Root | None) -> Message:
         """Return why an input is not there: a damaged file is not the same as none."""
-        places = (
-            [slot] if root is None else [slot, self.values.output_slot(root), *self.values.readers.get(root.key, ())]
-        )
+        places = [slot] if root is None else [slot, self.values.output_slot(root), *self.values.readers(root)]
         for place in places:
             tensor = self.values.tensor_at(place)
             dump = self.values.dumped(place.op)

@@ -15,7 +15,7 @@ import numpy as np
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
-from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
+from precision_tool.lib.data.origins import NoOrigin, Origins, originals
 from precision_tool.lib.diagnose.error_shape import flat_doubles, norm, rounded_to, size_of
 from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, Batch
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
@@ -429,7 +429,7 @@ class UnfusedGraph:
     """The original ops of a graph without fusion by flattened name, and the tensors of the script that feed them."""
 
     def __init__(self, file: GraphFile) -> None:
-        self._origins = Origins(file, groups_of(file))
+        self._origins = file.once(Origins)
         self.ops: dict[str, Op] = {}
         self.order: dict[str, int] = {}
         several: set[str] = set()

@@ -230,7 +230,7 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
         if edge is None:
             continue
         producer = values.origins.producer(op, edge)
-        root = values.sources.get((id(op), number))
+        root = values.source(op, number)
         made = agreements.get(producer.name) if producer is not None else None
         row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
         if row is not None:

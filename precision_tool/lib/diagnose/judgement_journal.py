@@ -153,7 +153,7 @@ class JudgementJournal:
         """
         if not self._entries:
             return None
-        number = self._recomputer.values.order[id(op)]
+        number = self._recomputer.values.number_of(op)
         entry = self._entries.get((number, self._look(op)))
         if entry is None or not _is_sound(entry, op, self._recomputer):
             return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import isfinite, isnan, nan, prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.compare.tensor_figures import open_reader
-from precision_tool.lib.compare.tensor_reader import Budget, Opens, OpenTensors, key_of
+from precision_tool.lib.compare.tensor_reader import Budget, Opens, OpenTensors, TensorKey, key_of
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Missing, OpDumps
 from precision_tool.lib.data.matching import input_places
+from precision_tool.lib.data.neighbourhood import Consumers, order_of
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.data_types import DataType
@@ -394,10 +395,22 @@ class NoValueError(ReasonError):
     """The values of a tensor are not available."""
 
 
-class RunValues:
-    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it.
+def _places(file: GraphFile) -> Sequence[int] | None:
+    """The places of a file's ops in the order in which they run; None where they run in the file's order."""
+    order = file.once(order_of)
+    if isinstance(order, range):
+        return None
+    places = array("q", bytes(8 * len(order)))
+    for place, number in enumerate(order):
+        places[number] = place
+    return places
 
-    `compared` is what comparing the run with the benchmark showed.
+
+class RunValues:
+    """One run: its graph, its dump, the benchmark, and every tensor's copies.
+
+    Dump files are opened, and what reads a tensor is looked up, when it is asked for. `compared` is what comparing the
+    run with the benchmark showed.
     """
 
     def __init__(
@@ -406,52 +419,40 @@ class RunValues:
         file: GraphFile,
         benchmark: BenchmarkSide,
         *,
-        near: Op | None = None,
         dumps: DumpIndex | None = None,
         compared: Compared | None = None,
     ) -> None:
         self.compared = compared or Compared()
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = dumps or DumpIndex(leaf)
-        groups = groups_of(file)
-        self.origins = Origins(file, groups)
-        self.ops: list[Op] = in_order(file)
-        self.order = {id(op): number for number, op in enumerate(self.ops)}
-        #: The number of each op in lists, results and `ni '[17]'`: ops made from the same originals share one.
-        self.indices = {id(op): number for number, group in enumerate(groups) for op in group.ops}
-        self._op_dumps = OpDumps(self.dumps, self.ops)
+        self.origins = file.once(Origins)
+        self.ops = in_order(file)
+        self._places = file.once(_places)
+        self._op_dumps = OpDumps(self.dumps, file)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
         self._opened = OpenTensors(_BUDGET)
         self._is_reading = False
         #: Checksums of the bytes of tensors that were read and have copies, as they lie.
         self.checksums: dict[tuple[str, str, int], int] = {}
-        #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
-        self.readers: dict[tuple[int, int], list[Slot]] = {}
+        self._consumers = file.once(Consumers)
         #: The tensor that feeds an input, by the id of the op and the input's place in the graph.
-        self.sources: dict[tuple[int, int], Root] = {}
+        self._sources: dict[tuple[int, int], Root | None] = {}
+        #: By the tensor's key, the inputs that read it, and the ops that only pass it on.
+        self._readers: dict[tuple[int, int], tuple[list[Slot], list[Op]]] = {}
+        #: Whose tensor it is, by the tensor's key: of those that were asked for.
+        self._slots: dict[TensorKey, Slot] = {}
         #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
         self._true_copies: dict[tuple[int, int], Slot | None] = {}
-        #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
-        self._passed_on: dict[tuple[int, int], list[Op]] = {}
-        for op in self.ops:
-            for number, edge in enumerate(op.inputs):
-                root = self.root_of(op, edge) if edge is not None else None
-                if root is None:
-                    continue
-                self.sources[id(op), number] = root
-                if op.type in PASSING and number == 0 and self.dumped(op) is None:
-                    self._passed_on.setdefault(root.key, []).append(op)
-        for op in self.ops if near is None else self._around(near):
-            for slot in self.input_slots(op):
-                root = self.source_of(slot)
-                if root is not None:
-                    self.readers.setdefault(root.key, []).append(slot)
 
-    def _around(self, op: Op) -> list[Op]:
-        """Return the ops that read what one op reads or puts out; of them alone the dump files are opened."""
-        keys = {root.key for root in self.producers(op)}
-        return [other for other in self.ops if any(root.op is op or root.key in keys for root in self.producers(other))]
+    def number_of(self, op: Op) -> int:
+        """Return the place of an op in `ops`, in which the ops are in the order in which they run."""
+        number = self.file.number_of(op)
+        return number if self._places is None else self._places[number]
+
+    def index_of(self, op: Op) -> int:
+        """Return the number of an op in lists, results and `ni '[17]'`; ops of the same originals share it."""
+        return groups_of(self.file).index_of(op)
 
     # --- the graph ---
 
@@ -475,16 +476,63 @@ class RunValues:
             return (op, edge) if edge is not None else None
         return self.origins.calls.passed_on_from(op, index)
 
+    def source(self, op: Op, number: int) -> Root | None:
+        """Return the tensor that feeds an input of an op, by the input's place in the graph."""
+        key = (id(op), number)
+        if key not in self._sources:
+            edge = op.inputs[number] if 0 <= number < len(op.inputs) else None
+            self._sources[key] = self.root_of(op, edge) if edge is not None else None
+        return self._sources[key]
+
     def source_of(self, slot: Slot) -> Root | None:
         """Return the tensor that feeds an input."""
-        return self.sources.get((id(slot.op), slot.graph_index))
+        return self.source(slot.op, slot.graph_index)
 
     def producers(self, op: Op) -> Iterator[Root]:
         """Yield the tensors that feed an op."""
         for number in range(len(op.inputs)):
-            root = self.sources.get((id(op), number))
+            root = self.source(op, number)
             if root is not None:
                 yield root
+
+    def readers(self, root: Root) -> Sequence[Slot]:
+        """Return the inputs that read a tensor, in the order in which the ops run."""
+        return self._read_by(root)[0]
+
+    def _read_by(self, root: Root) -> tuple[list[Slot], list[Op]]:
+        """Return the inputs that read a tensor, and the ops that only pass it on: the script has it as theirs too."""
+        read = self._readers.get(root.key)
+        if read is None:
+            ops = sorted(self._reading(root).values(), key=self.number_of)
+            fed = (slot for op in ops for slot in self.input_slots(op))
+            slots = [slot for slot in fed if self._is_fed(slot.op, slot.graph_index, root)]
+            passing = [op for op in ops if self._is_passing(op) and self._is_fed(op, 0, root)]
+            read = self._readers[root.key] = slots, passing
+        return read
+
+    def _is_fed(self, op: Op, number: int, root: Root) -> bool:
+        source = self.source(op, number)
+        return source is not None and source.key == root.key
+
+    def _is_passing(self, op: Op) -> bool:
+        return op.type in PASSING and self.dumped(op) is None
+
+    def _reading(self, root: Root) -> dict[int, Op]:
+        """Return the ops that may read a tensor, behind all that only pass it on."""
+        ops: dict[int, Op] = {}
+        waiting: list[tuple[Op, int | None]] = [(root.op, root.index)]
+        visited: set[tuple[int, int | None]] = set()
+        while waiting:
+            op, index = waiting.pop()
+            if (id(op), index) in visited:
+                continue
+            visited.add((id(op), index))
+            for _, slot, reader in self._consumers.of(self.file.graph_number(op), op.name, index):
+                ops[id(reader)] = reader
+                waiting += self.origins.calls.passed_on_to(reader, slot)
+                if self._is_passing(reader):
+                    waiting.append((reader, 0))
+        return ops
 
     def parameter_of(self, root: Root) -> Op | None:
         """Return the variable or constant that a tensor is, also behind casts and conversions of its layout."""
@@ -494,7 +542,7 @@ class RunValues:
                 return op
             if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
                 return None
-            source = self.sources.get((id(op), 0))
+            source = self.source(op, 0)
             if source is None:
                 return None
             op, index = source.op, source.index
@@ -517,7 +565,7 @@ class RunValues:
         store = store_of(self.leaf.path)
         if not store.gathers:
             return
-        dumps = filter(None, map(self.dumped, self.ops[self.order[id(op)] :]))
+        dumps = filter(None, map(self.dumped, self.ops[self.number_of(op) :]))
         tensors = (tensor for dump in dumps for tensor in (*dump.inputs.values(), *dump.outputs.values()))
         store.gather(
             (tensor.path, tensor.offset, tensor.nbytes)
@@ -549,11 +597,14 @@ class RunValues:
         dump = self.dumped(slot.op)
         if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
-        return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
+        tensor = (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
+        if isinstance(tensor, Tensor):
+            self._slots[key_of(tensor)] = slot
+        return tensor
 
     def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
         """Yield the copies of a tensor: the true one first, its op's output, then the inputs of its readers."""
-        slots = [self.output_slot(root), *self.readers.get(root.key, ())]
+        slots = [self.output_slot(root), *self.readers(root)]
         true = self._true_copies.get(root.key)
         if true is not None:
             slots.sort(key=lambda slot: slot != true)
@@ -611,20 +662,20 @@ class RunValues:
             return open_bytes(tensor)
         self._opened.keep(tensor)
         stored = self._opened.stored(tensor)
-        if stored is not None and key_of(tensor) in self._copied:
+        if stored is not None and self._has_unlike_copy(tensor):
             self.checksums[key_of(tensor)] = crc32(stored.data)
         return self._opened.open(tensor)
 
-    @cached_property
-    def _copied(self) -> frozenset[tuple[str, str, int]]:
-        """Tensors of which there are copies that the comparison does not show to be the same: their bytes have to."""
-        pairs = (
-            (self.sources[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
-        )
-        unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
-        return frozenset(
-            key_of(tensor) for pair in unlike for tensor in map(self.tensor_at, pair) if isinstance(tensor, Tensor)
-        )
+    def _has_unlike_copy(self, tensor: Tensor) -> bool:
+        """Return whether there is a copy of a tensor that the comparison does not show to be the same."""
+        slot = self._slots.get(key_of(tensor))
+        if slot is None:
+            return False
+        if slot.side == "input":
+            root = self.source_of(slot)
+            return root is not None and not self.compared_alike(root, slot)
+        root = Root(slot.op, slot.index)
+        return any(not self.compared_alike(root, reader) for reader in self.readers(root))
 
     def compared_alike(self, root: Root, slot: Slot) -> bool:
         """Return whether what an op put out and what was read of it are the same in every figure of the comparison.
@@ -639,8 +690,7 @@ class RunValues:
         distances = self.compared.distances
         if distances.get((root.op.name, f"output:{root.index}")) == 0.0:
             return True
-        readers = self.readers.get(root.key, ())
-        return any(distances.get((slot.op.name, f"input:{slot.index}")) == 0.0 for slot in readers)
+        return any(distances.get((slot.op.name, f"input:{slot.index}")) == 0.0 for slot in self.readers(root))
 
     def _opens_parts(self, tensor: Tensor) -> StoredFile:
         """Return the same for a tensor of which only some rows are read."""
@@ -694,7 +744,7 @@ class RunValues:
         """
         golden = self._golden(root, rows)
         if golden is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
-            reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
+            reads = (self._golden(Root(op, 0)) for op in self._read_by(root)[1])
             golden = next((loaded for loaded in reads if loaded is not None), None)
         return golden or self._declared(root, rows)
 

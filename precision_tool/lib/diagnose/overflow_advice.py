@@ -181,7 +181,7 @@ def _readers(op: OverflowOp, leaf: LeafOverflow | None) -> list[Op]:
     graph = leaf.graph if leaf is not None else None
     if graph is None:
         return []
-    wiring = Wiring(graph.file)
+    wiring = graph.file.once(Wiring)
     for part in graph.file.graphs:
         if op.name in part.by_name:
             node = Node(graph=part.name, name=op.name, op=part.by_name[op.name])

@@ -319,7 +319,7 @@ def _forms(values: RunValues, root: Root) -> Iterator[Root]:
         form = waiting.pop(0)
         visited += 1
         yield form
-        for slot in values.readers.get(form.key, ()):
+        for slot in values.readers(form):
             if slot.op.type == "TransData" or (slot.op.type == "Cast" and _keeps_digits(slot.op)):
                 waiting.append(Root(slot.op, 0))
 
@@ -463,7 +463,7 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
                 disputed[root.key] = root
     for root in disputed.values():
         results += _unlike_others(values, root, is_right)
-    return sorted(results, key=lambda stale: values.order[id(stale.consumer)])
+    return sorted(results, key=lambda stale: values.number_of(stale.consumer))
 
 
 def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
@@ -480,7 +480,7 @@ def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | N
 
 def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator[Overwritten]:
     """Yield the readers of a tensor that no file of its op has, that read something else than the others."""
-    readers = [slot for slot in values.readers.get(root.key, ()) if _read(values, slot) is not None]
+    readers = [slot for slot in values.readers(root) if _read(values, slot) is not None]
     alike = _alike(values, readers)
     if len(alike) < 2:
         return
@@ -626,5 +626,5 @@ def _stomp(
     sure = _RIGHT_PRODUCER if is_right and first.witness is Witness.PRODUCER else _CONFIDENCE[first.witness]
     return Suspect(
         culprit=first.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES, confidence=sure,
-        number=values.order[id(first.consumer)], op_type=first.consumer.type, also=tuple(also), facts=tuple(facts),
+        number=values.number_of(first.consumer), op_type=first.consumer.type, also=tuple(also), facts=tuple(facts),
     )  # fmt: skip

@@ -261,7 +261,7 @@ class _Step:
         for root in self.emulator.roots:
             if id(root.op) not in behind or updated_inputs(root.op.type):
                 continue
-            readers = [slot.op for slot in self.values.readers.get(root.key, ()) if slot.op.type not in PASSING]
+            readers = [slot.op for slot in self.values.readers(root) if slot.op.type not in PASSING]
             if root.op.recorded is not None:
                 if is_gradient(root.op) and not any(is_gradient(reader) for reader in readers):
                     ends.append(root)
@@ -489,7 +489,7 @@ class _Step:
         gradient = self._gradient_of(root)
         if gradient is not None and gradient.size == change.size:
             return moved + float(gradient.reshape(-1) @ change)
-        is_read = any(not is_gradient(slot.op) for slot in self.values.readers.get(root.key, ()))
+        is_read = any(not is_gradient(slot.op) for slot in self.values.readers(root))
         return None if is_read else moved
 
     def _gradient_of(self, root: Root) -> Array | None:

@@ -10,7 +10,7 @@ import threading
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -241,7 +241,7 @@ class _NotLightError(Exception):
 
 
 class Recomputer:
-    """Judges the ops of one run, or those for which `only` is true.
+    """Judges the ops of one run, or only some of them (`ops`).
 
     `unfused` is a graph that has the original ops of its fused ones.
     """
@@ -252,7 +252,7 @@ class Recomputer:
         unfused: GraphFile | None = None,
         *,
         seconds: float = 600.0,
-        only: Callable[[Op], bool] | None = None,
+        ops: Iterable[Op] | None = None,
     ) -> None:
         self.values = values
         self._benchmark = BenchmarkValues(values)
@@ -270,7 +270,7 @@ class Recomputer:
         #: The op that was sampled last, by which formula, and what that gave.
         self._tried: tuple[Op | None, Formula | None, OpResult | None] = (None, None, None)
         #: Every op that computes something, in the order in which they ran.
-        self.computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
+        self.computing = [op for op in (values.ops if ops is None else ops) if op.type not in NOT_COMPUTING]
         #: What ops that are fused alike share, and by that how such ops are fused, as the benchmark or a dump showed.
         self.key, self.fitting = self.candidates.key, self.candidates.fitting
 
@@ -342,7 +342,7 @@ class Recomputer:
 
     def _recompute_safely(self, op: Op, *, lightly: bool = False) -> OpResult:
         base = OpResult(
-            op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
+            op=op, number=self.values.number_of(op), state=State.NOT_RECOMPUTED,
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
         start = time.monotonic()
@@ -1055,7 +1055,7 @@ class _Spread:
         op = self._ops[number]
         values = self._recomputer.values
         return OpResult(
-            op=op, number=values.order[id(op)], state=State.NOT_RECOMPUTED, reason=reason,
+            op=op, number=values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason,
             is_dumped=values.dumped(op) is not None,
         )  # fmt: skip
 

@@ -86,9 +86,9 @@ class _Replay:
 
         def queue_readers(op: Op) -> None:
             for key in [key for key in self._changes if key[0] == id(op)]:
-                for slot in self._values.readers.get(key, ()):
-                    number = self._values.order[id(slot.op)]
-                    if number not in queued and number > self._values.order[id(op)]:
+                for slot in self._values.readers(self._roots[key]):
+                    number = self._values.number_of(slot.op)
+                    if number not in queued and number > self._values.number_of(op):
                         queued.add(number)
                         by_number[number] = slot.op
                         heapq.heappush(waiting, (number, id(slot.op)))
@@ -165,7 +165,7 @@ class _Replay:
         """Yield the changed tensors that nothing reads, or that update a variable; all, where there are none."""
         last = []
         for key, root in self._roots.items():
-            readers = [slot.op for slot in self._values.readers.get(key, ())]
+            readers = [slot.op for slot in self._values.readers(root)]
             is_update = bool(updated_inputs(root.op.type))
             if not is_update and (not readers or any(updated_inputs(reader.type) for reader in readers)):
                 last.append((key, root))

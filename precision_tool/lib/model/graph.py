@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import accumulate, chain
+from threading import Lock
+from typing import Any, TypeVar, overload
 
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.msprobe import RecordedOp
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +103,122 @@ class Op:
         return self.output_descs[index] if index < len(self.output_descs) else None
 
 
+class OpTable(ABC):
+    """The ops of a file as columns: each op is made when it is first asked for, and kept."""
+
+    def __init__(self, count: int) -> None:
+        self._ops: list[Op | None] = [None] * count
+        self._numbers: dict[int, int] = {}
+        self._lock = Lock()
+
+    @abstractmethod
+    def make(self, number: int) -> Op:
+        """Make the op of a number."""
+
+    @abstractmethod
+    def column(self, name: str) -> Sequence[Any]:
+        """Return a field of all ops, without making them where that can be done."""
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def op(self, number: int) -> Op:
+        """Return the op of a number."""
+        op = self._ops[number]
+        if op is None:
+            with self._lock:  # threads share the file, and an op must be one object
+                op = self._ops[number]
+                if op is None:
+                    op = self._ops[number] = self.make(number)
+                    self._numbers[id(op)] = number
+        return op
+
+    def number_of(self, op: Op) -> int:
+        """Return the number of an op that was made here. KeyError for any other."""
+        return self._numbers[id(op)]
+
+
+class LazyOps(Sequence[Op]):
+    """Some ops of a table, one behind the other."""
+
+    __slots__ = ("numbers", "table")
+
+    def __init__(self, table: OpTable, numbers: range) -> None:
+        self.table = table
+        self.numbers = numbers
+
+    @overload
+    def __getitem__(self, key: int) -> Op: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Op]: ...
+    def __getitem__(self, key: int | slice) -> Op | Sequence[Op]:
+        if isinstance(key, slice):
+            return LazyOps(self.table, self.numbers[key])
+        return self.table.op(self.numbers[key])
+
+    def __iter__(self) -> Iterator[Op]:
+        return map(self.table.op, self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[type[tuple[Op, ...]], tuple[tuple[Op, ...]]]:
+        return tuple, (tuple(self),)
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return a field of the ops."""
+        return self.table.column(name)[self.numbers.start : self.numbers.stop]
+
+
+class _OpsByName(Mapping[str, Op]):
+    """Ops by name, of two with one name the first; an op is made when it is asked for."""
+
+    def __init__(self, ops: Sequence[Op], names: Sequence[str]) -> None:
+        self._ops = ops
+        self._numbers = {name: len(names) - back for back, name in enumerate(reversed(names), start=1)}
+
+    def __getitem__(self, name: str) -> Op:
+        return self._ops[self._numbers[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """One graph of a file; subgraphs are graphs of their own that ops name in `subgraph_names`."""
 
     name: str
-    ops: tuple[Op, ...] = ()
+    ops: Sequence[Op] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.ops)} ops>"
 
     @cached_property
-    def by_name(self) -> dict[str, Op]:
+    def by_name(self) -> Mapping[str, Op]:
         """Ops by name; of two with one name the first."""
-        index: dict[str, Op] = {}
-        for op in self.ops:
-            index.setdefault(op.name, op)
-        return index
+        return _OpsByName(self.ops, self.column("name"))
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return a field of all ops, in their order: `name`, `type`, `inputs`, …"""
+        ops = self.ops
+        return ops.column(name) if isinstance(ops, LazyOps) else [getattr(op, name) for op in ops]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,15 +233,70 @@ class GraphFile:
     def framework(self) -> str:
         """The framework whose calls msprobe recorded, "pytorch" or "mindspore"; "" of a graph that GE compiled."""
         graph = next(iter(self.graphs), None)
-        if graph is None or not any(op.is_recorded for op in graph.ops):
+        if graph is None or not any(graph.column("is_recorded")):
             return ""
         return str(graph.attrs.get("framework") or "pytorch")
 
-    @property
-    def ops(self) -> tuple[Op, ...]:
+    @cached_property
+    def ops(self) -> Sequence[Op]:
         """The ops of all graphs, in file order."""
-        return tuple(op for graph in self.graphs for op in graph.ops)
+        parts = [graph.ops for graph in self.graphs]
+        if len(parts) == 1:
+            return parts[0]
+        table = parts[0].table if parts and isinstance(parts[0], LazyOps) else None
+        whole = (isinstance(part, LazyOps) and part.table is table for part in parts)
+        if table is not None and all(whole) and len(table) == self.starts[-1]:
+            return LazyOps(table, range(len(table)))
+        return tuple(chain.from_iterable(parts))
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The number in `ops` at which each graph starts, and how many ops there are."""
+        return tuple(accumulate((len(graph.ops) for graph in self.graphs), initial=0))
+
+    def number_of(self, op: Op) -> int:
+        """Return the number in `ops` of an op of this file. KeyError for any other."""
+        ops = self.ops
+        return ops.table.number_of(op) if isinstance(ops, LazyOps) else self._numbers[id(op)]
+
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        return {id(op): number for number, op in enumerate(self.ops)}
+
+    def graph_of(self, op: Op) -> Graph:
+        """Return the graph that an op of this file is in. KeyError for any other."""
+        return self.graphs[self.graph_number(op)]
+
+    def graph_number(self, op: Op) -> int:
+        """Return the number of the graph that an op of this file is in. KeyError for any other."""
+        return bisect_right(self.starts, self.number_of(op)) - 1
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return a field of the ops of all graphs, in file order."""
+        if len(self.graphs) == 1:
+            return self.graphs[0].column(name)
+        return list(chain.from_iterable(graph.column(name) for graph in self.graphs))
 
     def op(self, name: str) -> Op | None:
         """Return the first op of a name, None for none."""
         return next((graph.by_name[name] for graph in self.graphs if name in graph.by_name), None)
+
+    def once(self, function: Callable[[GraphFile], T]) -> T:
+        """Return what a function makes of the file; it is called once as long as the file is in memory."""
+        results = self._results
+        if function not in results:
+            results[function] = function(self)
+        result: T = results[function]
+        return result
+
+    @cached_property
+    def _results(self) -> dict[Callable[[GraphFile], Any], Any]:
+        return {}
+
+    def __reduce__(self) -> tuple[Callable[..., GraphFile], tuple[str, tuple[Graph, ...], tuple[Message, ...]]]:
+        return _graph_file, (self.path, self.graphs, self.notes)
+
+
+def _graph_file(path: str, graphs: tuple[Graph, ...], notes: tuple[Message, ...]) -> GraphFile:
+    """Make a graph file of its pickled parts, without what was derived of it."""
+    return GraphFile(path=path, graphs=graphs, notes=notes)

@@ -159,8 +159,8 @@ def _too_large(op: Op, elements: int | None = None) -> UsageError:
 def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None) -> Repro:
     if run.leaf is None:
         raise DataNotFoundError("view.repro_no_dump", op=op.name)
-    values = RunValues(run.leaf, run.file, benchmark, near=op)
-    recomputer = Recomputer(values, unfused, only=lambda other: other is op)
+    values = RunValues(run.leaf, run.file, benchmark)
+    recomputer = Recomputer(values, unfused, ops=[op])
     outputs = recomputer.outputs(op)
     own = [values.tensor_at(slot) for slot in values.input_slots(op)]
     tensors = [*outputs.values(), *(tensor for tensor in own if isinstance(tensor, Tensor))]
