@@ -91,6 +91,11 @@ class Registry(Generic[T]):
         """Return every entry by name."""
         return {**self.built_in, **self.third_party()}
 
+    @cached_property
+    def spelled(self) -> dict[str, str]:
+        """The names of all entries by their spelling in small letters; of two alike the first."""
+        return {name.lower(): name for name in reversed(self.all())}
+
     def _load(self, name: str) -> T | None:
         point = self._entry_points.get(name)
         if point is not None and name not in self._loaded:

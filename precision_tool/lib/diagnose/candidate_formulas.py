@@ -88,9 +88,7 @@ def kind_in(name: str) -> str | None:
     spelled = _SPELLED.get(word.lower())
     if spelled is not None:
         return spelled
-    if table.find(word) is not None:
-        return word
-    return next((op_type for op_type in table.all_types() if op_type.lower() == word.lower()), None)
+    return word if table.find(word) is not None else table.spelled(word)
 
 
 class Kinds:

@@ -165,7 +165,7 @@ class OutOfRange:
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
         """Yield ops that only a status file names, as they cannot be recomputed, and that no fault feeds."""
         named = {item.culprit for item in suspects} | {name for item in suspects for name in item.also}
-        spoiled = self._flow.downstream(op for op in self._values.ops if op.name in named)
+        spoiled = self._flow.downstream(self._values.named(named))
         for item in sorted(self._judged, key=lambda op: op.number):
             flag = self._flagged.get(item.name)
             if flag is None or flag.is_doubtful or item.state is not State.NOT_RECOMPUTED:
@@ -272,7 +272,7 @@ class OutOfRange:
     def _named(self, suspects: Iterable[Suspect]) -> tuple[set[str], dict[int, Op]]:
         """Return the names of all suspects, and the ops that they feed."""
         named = {name for item in suspects for name in (item.culprit, *item.also)}
-        return named, self._flow.downstream(op for op in self._values.ops if op.name in named)
+        return named, self._flow.downstream(self._values.named(named))
 
     def _leads_to(self, suspect: Suspect, source: Op | None, op: Op) -> bool:
         """Return whether a suspect is an overflow that put out the infinities that an op makes NaN of."""
@@ -646,8 +646,7 @@ class Explainer:
         return length * stretch * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
     def _ops_of(self, suspects: Iterable[Suspect]) -> list[Op]:
-        names = {suspect.culprit for suspect in suspects}
-        return [op for op in self._values.ops if op.name in names]
+        return self._values.named({suspect.culprit for suspect in suspects})
 
     # --- by comparison alone ---
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from math import isfinite, nan
 
@@ -284,6 +285,15 @@ class Subject:
     #: How precise the device is, as other runs of it showed.
     profile: DeviceProfile | None = None
 
+    @cached_property
+    def lowest_cosines(self) -> Mapping[str, float]:
+        """The lowest cosine of the outputs of each op that was compared; -1 for one that has none."""
+        lowest: dict[str, float] = {}
+        for (name, slot), cosine in (self.cosines or {}).items():
+            if slot.startswith("output"):
+                lowest[name] = min(lowest.get(name, 1.0), cosine if cosine == cosine else -1.0)
+        return lowest
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunVerdict:
@@ -550,12 +560,8 @@ def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
 
 def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
     names = {suspect.culprit, *suspect.also} - {suspect.fact("producer")}
-    followers = explainer.flow.downstream(op for op in values.ops if op.name in names)
-    cosines = subject.cosines or {}
-    low: dict[str, float] = {}
-    for (name, slot), cosine in cosines.items():
-        if slot.startswith("output"):
-            low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
+    followers = explainer.flow.downstream(values.named(names))
+    low = subject.lowest_cosines
     below = sum(low.get(op.name, 1.0) < subject.threshold for op in followers.values())
     op = values.ops[suspect.number]
     return _placed(replace(suspect, followers=len(followers), below=below, index=values.index_of(op)), op, values)
@@ -563,7 +569,7 @@ def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, s
 
 def _placed(suspect: Suspect, op: Op, values: RunValues) -> Suspect:
     """Return a suspect with its place in the script; a tensor that no call put out has that of its first reader."""
-    if not op.is_recorded:
+    if not op.is_recorded and values.file.framework:
         readers = (other for other in values.ops if any(edge and edge.producer == op.name for edge in other.inputs))
         op = next((reader for reader in readers if reader.is_recorded), op)
     return replace(suspect, module=op.module, source=op.source)
@@ -664,8 +670,7 @@ def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
         return None
     (name, slot), cosine = min(outputs.items(), key=lambda item: item[1] if item[1] == item[1] else -2.0)
     below = len({key[0] for key, value in outputs.items() if not value >= subject.threshold})
-    by_name = {op.name: op for op in values.ops}
-    op, visited = by_name.get(name), set()
+    op, visited = next(reversed(values.named({name})), None), set()
     begin = name
     while op is not None and id(op) not in visited:
         visited.add(id(op))

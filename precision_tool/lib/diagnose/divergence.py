@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, log2, prod
 
 import numpy as np
@@ -24,10 +25,15 @@ class Flow:
 
     def __init__(self, values: RunValues) -> None:
         self._values = values
-        self._next: dict[int, list[Op]] = {}
-        for op in values.ops:
-            for root in values.producers(op):
-                self._next.setdefault(id(root.op), []).append(op)
+
+    @cached_property
+    def _next(self) -> dict[int, list[Op]]:
+        """The ops that read an op's outputs, by its id."""
+        readers: dict[int, list[Op]] = {}
+        for op in self._values.ops:
+            for root in self._values.producers(op):
+                readers.setdefault(id(root.op), []).append(op)
+        return readers
 
     def downstream(self, ops: Iterable[Op]) -> dict[int, Op]:
         """Return every op that is fed, directly or not, by one of `ops`, by id."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isfinite, isnan, nan, prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -572,6 +573,21 @@ class RunValues:
             for tensor in tensors
             if isinstance(tensor, Tensor) and tensor.access is Access.BYTES
         )
+
+    def named(self, names: Collection[str]) -> list[Op]:
+        """Return the ops of these names, in the order in which they run."""
+        column = self.file.column("name")
+        return [self.file.ops[number] for number in self.file.once(order_of) if column[number] in names]
+
+    def is_shown(self, op: Op) -> bool:
+        """Return whether a dump has an output of an op: its own, or that of an op that reads it."""
+        return id(op) in self._shown
+
+    @cached_property
+    def _shown(self) -> frozenset[int]:
+        dumped = [op for op in self.ops if self._op_dumps.has(op)]
+        fed = (root for op in dumped for root in self.producers(op))
+        return frozenset((*map(id, dumped), *(id(root.op) for root in fed)))
 
     def take_for_true(self, root: Root, copy: Slot | None) -> None:
         """Treat this copy as the true one of a tensor from now on (None: no copy)."""

@@ -303,6 +303,14 @@ class Recomputer:
         """Return one op. Whatever goes wrong in it is a reason, never an exception."""
         return replace(self._recompute_safely(op), formula=None)
 
+    def recompute_undumped(self, op: Op) -> OpResult | None:
+        """Return an op of which no dump has an output; None for all others. Of a graph these may be nearly all."""
+        if op.type == "Cast" or self.values.is_shown(op):
+            return None
+        has_any_formula = is_fused(op) or has_formula(op)
+        reason = Message("reason.not_dumped") if has_any_formula else Message("reason.no_formula", op_type=op.type)
+        return OpResult(op=op, number=self.values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason)
+
     def recompute_lightly(self, op: Op) -> OpResult | None:
         """Return the same for little memory.
 
@@ -915,6 +923,8 @@ class _Plan:
 
     ready: list[_Task] = field(default_factory=list)
     waiting: dict[object, deque[int]] = field(default_factory=dict)
+    #: The elements of those that wait.
+    elements: dict[object, int] = field(default_factory=dict)
 
 
 def recompute_ops(
@@ -962,7 +972,11 @@ def _recompute_ops(
     ops = recomputer.computing
     earlier = {} if journal is None else {number: journal.judged(op) for number, op in enumerate(ops)}
     done = {number: result for number, result in earlier.items() if result is not None}
-    sizes = [elements_of(recomputer, op) for op in ops]
+    for number, op in enumerate(ops):
+        undumped = recomputer.recompute_undumped(op)
+        if undumped is not None:
+            done[number] = undumped
+    sizes = [1 if number in done else elements_of(recomputer, op) for number, op in enumerate(ops)]
     meter = Meter(counting(resources.progress, "ops"), len(ops))
     if done:
         meter.add(len(done))
@@ -1017,7 +1031,9 @@ class _Spread:
         for number, op in enumerate(ops):
             if number in self._done:
                 continue
-            self._plan.waiting.setdefault(recomputer.key(op), deque()).append(number)
+            key = recomputer.key(op)
+            self._plan.waiting.setdefault(key, deque()).append(number)
+            self._plan.elements[key] = self._plan.elements.get(key, 0) + sizes[number]
         for key in self._plan.waiting:
             self._next(key)
 
@@ -1120,8 +1136,14 @@ class _Spread:
 
     def _queue(self, task: _Task) -> None:
         """Queue a task by the elements that it completes or unblocks: the most first, so that workers end together."""
-        task.ahead = task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+        task.ahead = task.nbytes // _LIGHT + self._plan.elements[task.key]
         insort(self._plan.ready, task, key=lambda ready: -ready.ahead)
+
+    def _take(self, key: object) -> int:
+        """Take the op of a key that has waited longest."""
+        number = self._plan.waiting[key].popleft()
+        self._plan.elements[key] -= self._sizes[number]
+        return number
 
     def _next(self, key: object) -> None:
         """Queue one op of a key, or all that wait once their formula is known, as that of ops that are not fused is."""
@@ -1129,12 +1151,12 @@ class _Spread:
         if not waiting:
             return
         if key not in self._recomputer.fitting and is_fused(self._ops[waiting[0]]):
-            number = waiting.popleft()
+            number = self._take(key)
             self._queue(_Task(key, [number], self._sizes[number], self._lightly))
             return
         task = _Task(key, [], 0, self._lightly)
         while waiting:
-            number = waiting.popleft()
+            number = self._take(key)
             if task.numbers and (
                 task.elements + self._sizes[number] > _TASK_ELEMENTS or len(task.numbers) >= _TASK_OPS
             ):

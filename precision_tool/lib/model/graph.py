@@ -229,7 +229,7 @@ class GraphFile:
     graphs: tuple[Graph, ...] = ()
     notes: tuple[Message, ...] = ()
 
-    @property
+    @cached_property
     def framework(self) -> str:
         """The framework whose calls msprobe recorded, "pytorch" or "mindspore"; "" of a graph that GE compiled."""
         graph = next(iter(self.graphs), None)

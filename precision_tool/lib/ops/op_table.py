@@ -61,6 +61,11 @@ def is_by_element(op_type: str) -> bool:
     return (op_type in _BY_ELEMENT or op_type in BY_ELEMENT) and op_type in registered()
 
 
+def spelled(word: str) -> str | None:
+    """Return the op type that is written like a word but for capitals; None if there is none."""
+    return OPS.spelled.get(word.lower())
+
+
 def all_types() -> Iterable[str]:
     """Return all op types that have a formula."""
     return OPS.all().keys()
