@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields, replace
 from functools import lru_cache
 from itertools import groupby
 from math import isnan, nan
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from precision_tool.lib.compare.columns import (
@@ -63,7 +64,23 @@ def _side_by_side(column: Column) -> tuple[object, ...]:
 
 
 def _singles(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
-    return lambda row: [column.cell(row, choice) for column in columns]
+    writers = [_single(column, choice) for column in columns]
+    return lambda row: [write(row) for write in writers]
+
+
+def _single(column: Column, choice: ColumnChoice) -> Callable[[Row], str]:
+    """Return the function that writes the cells of a column; of a field of each row or pair a quick one."""
+    part, _, _ = column.field.partition(".")
+    if column.hides is not None or column.value is not None or ("." in column.field and part != "pair"):
+        return lambda row: column.cell(row, choice)
+    field, get = column.field, attrgetter(column.field)
+    none, write = column.form.none, column.form.write
+
+    def cell(row: Row) -> str:
+        value = None if row.absent and field in row.absent else get(row)
+        return none if value is None else write(value)
+
+    return cell
 
 
 def _numbers(columns: Sequence[Column], choice: ColumnChoice) -> Cells:

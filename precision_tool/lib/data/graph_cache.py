@@ -320,7 +320,11 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
         source = AttrSource(path, signature)
         table = _CachedOps(columns, texts, source)
         graphs = tuple(
-            Graph(name=texts[name], ops=LazyOps(table, range(*ends)), attrs=LazyAttrs(source, number, is_graph=True))
+            Graph(
+                name=texts[name],
+                ops=LazyOps(table, range(*ends)),
+                attrs=LazyAttrs(source, number, columns["offset"][ends[0]] if ends[0] < ends[1] else -1, is_graph=True),
+            )
             for number, (name, ends) in enumerate(
                 zip(columns["graph_name"], pairwise(_starts(columns["graph_ops"])), strict=True)
             )
@@ -420,21 +424,34 @@ class _CachedOps(OpTable):
             name=texts[columns["name"][number]],
             type=texts[columns["type"][number]],
             id=_value(columns["id"][number]),
-            inputs=self._made["inputs"][number] if "inputs" in self._made else self._inputs(number),
-            control_inputs=self._listed(number, "controls", "control"),
+            inputs=self._field("inputs", number),
+            control_inputs=self._field("control_inputs", number),
             input_descs=tuple(map(self._desc, self._of(number, "input_descs", "input_desc"))),
             output_descs=tuple(map(self._desc, self._of(number, "output_descs", "output_desc"))),
-            pass_names=self._listed(number, "passes", "pass"),
-            original_names=self._originals(number),
+            pass_names=self._field("pass_names", number),
+            original_names=self._field("original_names", number),
             stream_id=_value(columns["stream"][number]),
             kernel_name=texts[columns["kernel"][number]],
             kernel_lib=texts[columns["kernel_lib"][number]],
             l1_fusion_group=None if l1_group < 0 else texts[l1_group],
             is_multiop=bool(columns["is_multiop"][number]),
             parent_index=_value(columns["parent"][number]),
-            subgraph_names=self._listed(number, "subgraphs", "subgraph"),
+            subgraph_names=self._field("subgraph_names", number),
             attrs=LazyAttrs(self._source, number, columns["offset"][number]),
         )
+
+    def prepare(self) -> None:
+        for name in ("inputs", "original_names", *_LISTS):
+            self.column(name)
+
+    def _field(self, name: str, number: int) -> Any:
+        """Return a field of an op that is a list."""
+        made = self._made.get(name)
+        if made is not None:
+            return made[number]
+        if name == "inputs":
+            return self._inputs(number)
+        return self._originals(number) if name == "original_names" else self._listed(number, *_LISTS[name])
 
     def _of(self, number: int, counts: str, entries: str) -> Sequence[int]:
         """Entries of an op in a column of all ops together."""

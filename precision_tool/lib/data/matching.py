@@ -236,6 +236,7 @@ class GraphMatcher:
     def _of_group(self, index: int, group: Group, only: Op | None = None) -> Iterator[Pair]:
         """The rows of a group, or with `only` those of that op of it."""
         dumped = [op for op in group.ops if self._finder.has(op)]
+        missing = None if dumped else _why_missing(group.ops)
         base = Pair(
             index=index,
             op_name=group.ops[0].name,
@@ -244,9 +245,11 @@ class GraphMatcher:
             golden_ops=self._benchmark.ops_of(group.golden_ops),
             pass_names=group.ops[0].pass_names,
             original_names=() if group.inserted else group.original_names,
+            status=Status.NO_NPU_DUMP if missing is not None else Status.COMPARED,
+            reason=missing,
         )
-        if not dumped:
-            yield without(base, Status.NO_NPU_DUMP, _why_missing(group.ops))
+        if missing is not None:
+            yield base
             return
         inner: set[int] = set()
         if group.ops[0].l1_fusion_group and len(dumped) > 2:
@@ -319,6 +322,8 @@ class GraphMatcher:
 
 def _why_missing(ops: Sequence[Op]) -> Message:
     """The reason for ops without a dump."""
+    if len(ops) == 1:
+        return Message("row.data.not_dumped", op=ops[0].name, op_type=ops[0].type)
     reasons = tuple(Message("row.data.not_dumped", op=op.name, op_type=op.type) for op in ops[:_MAX_NAMED])
     return Message("row.data.none_dumped", reasons=reasons, more=max(len(ops) - _MAX_NAMED, 0) or None)
 

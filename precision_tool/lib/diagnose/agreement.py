@@ -151,8 +151,10 @@ def ops_of(rows: Sequence[Row], threshold: float) -> list[OpAgreement]:
         by_op.setdefault((row.index, row.op_name), []).append(row)
     ops = []
     for (index, name), of_op in sorted(by_op.items(), key=lambda item: item[0][0]):
-        inputs = tuple(row for row in of_op if row.slot.startswith("input"))
-        outputs = tuple(row for row in of_op if row.slot.startswith("output"))
+        # Of a large graph most ops have one row, which says that they were not dumped.
+        slotted = of_op if len(of_op) > 1 or of_op[0].slot else ()
+        inputs = tuple(row for row in slotted if row.slot.startswith("input"))
+        outputs = tuple(row for row in slotted if row.slot.startswith("output"))
         first = of_op[0]
         ops.append(
             OpAgreement(
@@ -166,8 +168,8 @@ def ops_of(rows: Sequence[Row], threshold: float) -> list[OpAgreement]:
                 rows=tuple(of_op),
                 inputs=inputs,
                 outputs=outputs,
-                inputs_agree=all_agree(inputs, threshold),
-                outputs_agree=all_agree(outputs, threshold),
+                inputs_agree=all_agree(inputs, threshold) if inputs else None,
+                outputs_agree=all_agree(outputs, threshold) if outputs else None,
             )
         )
     return ops

@@ -188,6 +188,8 @@ class OutOfRange:
         for item in sorted(self._judged, key=lambda op: op.number):
             if item.state is not State.NOT_RECOMPUTED or item.name in named or id(item.op) in spoiled:
                 continue
+            if not self._values.is_shown(item.op):
+                continue
             beyond = next((beyond for beyond in self._beyond(item.op) if beyond is not None), None)
             if beyond is None or any(self._not_finite(root) for root in self._values.producers(item.op)):
                 continue
@@ -447,6 +449,8 @@ class Explainer:
         """Return, for each undumped variable, the ops that were recomputed with the benchmark's numbers of it."""
         by_parameter: dict[int, list[tuple[Root, OpResult]]] = {}
         for item in self._findings.judged:
+            if not item.from_elsewhere:
+                continue
             slots = {slot.index: slot for slot in self._values.input_slots(item.op)}
             for index, source in item.from_elsewhere:
                 root = self._values.source_of(slots[index]) if index in slots else None
@@ -656,7 +660,9 @@ class Explainer:
         named = {name for item in suspects for name in (item.culprit, *item.also)}
         for result in self._findings.judged:
             op = result.op
-            if result.state is not State.NOT_RECOMPUTED or is_random(op) or op.type in ("Cast", "TransData"):
+            if not self._values.is_shown(op) or result.state is not State.NOT_RECOMPUTED:
+                continue
+            if is_random(op) or op.type in ("Cast", "TransData"):
                 continue
             if id(op) in followers or result.name in named or op.type.endswith(GRADIENTS):
                 continue  # gradients differ by much more than what they are made of

@@ -91,8 +91,10 @@ def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
     for result in judged:
         if time.monotonic() > recomputer.deadline:
             return
-        if result.state is not State.NOT_RECOMPUTED or is_random(result.op) or result.is_dumped:
+        if result.state is not State.NOT_RECOMPUTED or result.is_dumped or is_random(result.op):
             continue
+        if not recomputer.values.is_shown(result.op):
+            continue  # of its outputs nothing is known
         try:
             with np.errstate(all="ignore"), recomputer.values.reading():
                 gap = _gap_of(recomputer, computing, result)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.compare.tensor_figures import open_reader
 from precision_tool.lib.compare.tensor_reader import Budget, Opens, OpenTensors, TensorKey, key_of
+from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Missing, OpDumps
 from precision_tool.lib.data.matching import input_places
 from precision_tool.lib.data.neighbourhood import Consumers, order_of
@@ -585,9 +586,15 @@ class RunValues:
 
     @cached_property
     def _shown(self) -> frozenset[int]:
-        dumped = [op for op in self.ops if self._op_dumps.has(op)]
-        fed = (root for op in dumped for root in self.producers(op))
-        return frozenset((*map(id, dumped), *(id(root.op) for root in fed)))
+        fed = (root for op in self.dumped_ops for root in self.producers(op))
+        return frozenset((*map(id, self.dumped_ops), *(id(root.op) for root in fed)))
+
+    @cached_property
+    def dumped_ops(self) -> Sequence[Op]:
+        """The ops that have a dump, in the order in which they run."""
+        names = self.file.column("name")
+        named = (number for number in self.file.once(order_of) if flatten(names[number]) in self.dumps)
+        return [op for op in map(self.file.ops.__getitem__, named) if self._op_dumps.has(op)]
 
     def take_for_true(self, root: Root, copy: Slot | None) -> None:
         """Treat this copy as the true one of a tensor from now on (None: no copy)."""

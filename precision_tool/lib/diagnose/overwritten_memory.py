@@ -448,7 +448,7 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
     """Return every input that differs from the tensor it is, in the order in which the ops ran."""
     results: list[Overwritten] = []
     disputed: dict[tuple[int, int], Root] = {}
-    for op in values.ops:
+    for op in values.dumped_ops:
         if op.recorded is not None:
             continue  # equal figures connect it: other bytes are of another tensor that has the same figures
         for slot in values.input_slots(op):

@@ -44,7 +44,7 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.model.table import Row, Table
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import changed
 
 #: Confidence that data or variables differ whose hashes differ.
@@ -266,8 +266,16 @@ def with_own_errors(analysis: Analysis, judged: RunVerdict) -> Analysis:
         return analysis
     own = {(op.name, f"output:{slot.slot}"): slot.own for op in of_run.ops for slot in op.slots}
     name_of = named_by(op.name for op in of_run.ops)
-    rows = tuple(changed(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
-    ops = ops_of(Table(rows, analysis.choice), analysis.threshold)
+    rows = tuple(
+        changed(row, own_error=own.get((name_of(row.op_name), row.slot))) if row.slot or row.own_error is not None
+        else row
+        for row in analysis.rows
+    )  # fmt: skip
+    others = {id(row) for row, earlier in zip(rows, analysis.rows, strict=True) if row is not earlier}
+    of_others = {(row.index, row.op_name) for row in rows if id(row) in others}
+    theirs = [row for row in rows if (row.index, row.op_name) in of_others]
+    again = {(op.index, op.op_name): op for op in ops_of(theirs, analysis.threshold)}
+    ops = [again.get((op.index, op.op_name), op) for op in analysis.ops]
     return replace(analysis, rows=rows, ops=ops, choice=replace(analysis.choice, own_error=True))
 
 

@@ -21,8 +21,9 @@ from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_fol
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.model.documents import NOT_STORED, from_document, to_document
+from precision_tool.lib.model.documents import AS_TABLE, NOT_STORED, column_of, from_document, to_document
 from precision_tool.lib.model.finding import reason_kind
+from precision_tool.lib.model.graph import OpsByName
 from precision_tool.lib.model.op_verdict import OpVerdict
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: To be raised with every change of what is kept; files of other versions are not read.
-_VERSION = 7
+_VERSION = 8
 _PREFIX = "verdict_"
 _PIECE = 1 << 20
 
@@ -47,7 +48,7 @@ class StoredRun:
     number: int | None
     npu: str
     graph: str
-    ops: Sequence[OpVerdict]
+    ops: Sequence[OpVerdict] = field(metadata=AS_TABLE)
     dump: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -82,7 +83,7 @@ class StoredVerdict:
         paths = real_path(npu), real_path(graph)
         for run in self.runs:
             if (real_path(run.npu), real_path(run.graph)) == paths:
-                return {op.name: op for op in run.ops}
+                return OpsByName(run.ops, {name: at for at, name in enumerate(column_of(run.ops, "name"))})
         return {}
 
 
@@ -141,7 +142,7 @@ def _write(verdict: StoredVerdict, path: str, root: str) -> None:
         run |= {name: kept_place(run[name], folder, root) for name in ("npu", "graph")}
     document = {"version": _VERSION, "check": _check(body), **body}
     with atomic_text(path) as file:
-        file.write(json.dumps(document, indent=1) + "\n")
+        file.write(json.dumps(document) + "\n")
 
 
 def _check(body: object) -> str:

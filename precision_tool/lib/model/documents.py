@@ -6,13 +6,14 @@ type than its field's, makes a document worthless.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, overload
 
 from precision_tool.lib.messages import LANGUAGES, Message, render
 
@@ -21,6 +22,9 @@ Reader = Callable[[Any], Any]
 
 #: Metadata of a field with a default that documents leave out.
 NOT_STORED: Mapping[str, bool] = {"not_stored": True}
+#: Metadata of a field that is a sequence of dataclasses of one kind, very many of which may be alike: documents have a
+#: column for each of their fields, with its different values and for each row the number of its value.
+AS_TABLE: Mapping[str, bool] = {"as_table": True}
 #: How documents have the numbers that JSON has not.
 _NOT_FINITE = ("nan", "inf", "-inf")
 
@@ -31,7 +35,8 @@ def to_document(value: Any) -> Any:
         return value.to_dict()
     if is_dataclass(value):
         kind: Any = type(value)
-        return {name: to_document(getattr(value, name)) for name in _stored_names(kind)}
+        tables = _tables(kind)
+        return {name: (_table if name in tables else to_document)(getattr(value, name)) for name in _stored_names(kind)}
     if isinstance(value, Mapping):
         return {str(key): to_document(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -66,6 +71,74 @@ def _stored_names(kind: Any) -> tuple[str, ...]:
 
 
 @cache
+def _tables(kind: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind) if field.metadata.get("as_table"))
+
+
+class TableRows(Sequence[T]):
+    """The rows of a table in a document, each made when it is asked for. Their values were all read."""
+
+    def __init__(self, kind: type[T], columns: Mapping[str, tuple[Sequence[Any], Sequence[int]]], count: int) -> None:
+        self._kind = kind
+        self._columns = columns
+        self._count = count
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(self._count)[index]]
+        number = range(self._count)[index]
+        return self._kind(**{name: values[at[number]] for name, (values, at) in self._columns.items()})
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def column(self, name: str) -> list[Any]:
+        """Return a field of all rows."""
+        values, at = self._columns[name]
+        return [values[number] for number in at]
+
+
+def column_of(rows: Sequence[Any], name: str) -> list[Any]:
+    """Return a field of all rows, without making those of a document."""
+    return rows.column(name) if isinstance(rows, TableRows) else [getattr(row, name) for row in rows]
+
+
+def _table(rows: Sequence[Any]) -> dict[str, dict[str, list[Any]]]:
+    names = _stored_names(cast(Any, type(rows[0]))) if rows else ()
+    return {name: _column(column_of(rows, name)) for name in names}
+
+
+def _column(values: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the different values as documents, in the order in which they come, and the number of each row's."""
+    if len(set(map(id, values))) == 1:
+        return {"values": [to_document(values[0])], "rows": [0] * len(values) if len(values) > 1 else []}
+    keys = values if set(map(type, values)) in ({str}, {int}) else list(map(_key, values))
+    first = dict(zip(reversed(keys), reversed(values), strict=True))
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    rows = [numbers[key] for key in keys] if len(numbers) < len(values) else []
+    return {"values": [to_document(first[key]) for key in numbers], "rows": rows}
+
+
+def _key(value: Any) -> object:
+    """Return what values with one document have in common, and no others."""
+    if type(value) in (str, NoneType):
+        return value
+    if isinstance(value, tuple) and set(map(type, value)) <= {str}:
+        return value
+    return type(value), repr(value) if isinstance(value, (int, float)) else json.dumps(to_document(value))
+
+
+@cache
 def _reader(kind: Any) -> Reader:
     """Return the function that reads a document of a type."""
     origin, args = get_origin(kind), get_args(kind)
@@ -86,7 +159,11 @@ def _reader(kind: Any) -> Reader:
 
 def _dataclass_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
-    readers = {name: _reader(hints[name]) for name in _stored_names(kind)}
+    tables = _tables(kind)
+    readers = {
+        name: _table_reader(get_args(hints[name])[0]) if name in tables else _reader(hints[name])
+        for name in _stored_names(kind)
+    }
 
     def read(document: Any) -> Any:
         if _checked(document, dict).keys() != readers.keys():
@@ -101,6 +178,34 @@ def _dataclass_reader(kind: Any) -> Reader:
         return kind(**values)
 
     return read
+
+
+def _table_reader(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = {name: _reader(hints[name]) for name in _stored_names(kind)}
+
+    def read(document: Any) -> Any:
+        if not _checked(document, dict):
+            return ()
+        if document.keys() != readers.keys():
+            raise ValueError(f"{kind.__name__}: columns {', '.join(sorted(document.keys() ^ readers.keys()))}")
+        columns = {name: _read_column(document[name], reader) for name, reader in readers.items()}
+        counts = {len(rows) for _, rows in columns.values()}
+        if len(counts) != 1:
+            raise ValueError(f"{kind.__name__}: columns of different lengths")
+        return TableRows(kind, columns, *counts)
+
+    return read
+
+
+def _read_column(document: Any, reader: Reader) -> tuple[Sequence[Any], Sequence[int]]:
+    if _checked(document, dict).keys() != {"values", "rows"}:
+        raise ValueError("no column")
+    values = list(map(reader, _checked(document["values"], list)))
+    rows = _checked(document["rows"], list) or range(len(values))
+    if isinstance(rows, list) and (set(map(type, rows)) != {int} or min(rows) < 0 or max(rows) >= len(values)):
+        raise ValueError("a row without a value")
+    return values, rows
 
 
 def _union_reader(readers: Sequence[Reader]) -> Reader:

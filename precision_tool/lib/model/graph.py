@@ -122,6 +122,9 @@ class OpTable(ABC):
     def __len__(self) -> int:
         return len(self._ops)
 
+    def prepare(self) -> None:  # noqa: B027  # a table need not
+        """Get ready to make all ops, so that each takes less."""
+
     def op(self, number: int) -> Op:
         """Return the op of a number."""
         op = self._ops[number]
@@ -157,6 +160,8 @@ class LazyOps(Sequence[Op]):
         return self.table.op(self.numbers[key])
 
     def __iter__(self) -> Iterator[Op]:
+        if len(self.numbers) > len(self.table) // 2:
+            self.table.prepare()
         return map(self.table.op, self.numbers)
 
     def __len__(self) -> int:
@@ -179,14 +184,14 @@ class LazyOps(Sequence[Op]):
         return self.table.column(name)[self.numbers.start : self.numbers.stop]
 
 
-class _OpsByName(Mapping[str, Op]):
-    """Ops by name, of two with one name the first; an op is made when it is asked for."""
+class OpsByName(Mapping[str, T]):
+    """Ops, or what is said of them, by the names of the ops; each is made when it is asked for."""
 
-    def __init__(self, ops: Sequence[Op], names: Sequence[str]) -> None:
+    def __init__(self, ops: Sequence[T], numbers: Mapping[str, int]) -> None:
         self._ops = ops
-        self._numbers = {name: len(names) - back for back, name in enumerate(reversed(names), start=1)}
+        self._numbers = numbers
 
-    def __getitem__(self, name: str) -> Op:
+    def __getitem__(self, name: str) -> T:
         return self._ops[self._numbers[name]]
 
     def __contains__(self, name: object) -> bool:
@@ -213,7 +218,10 @@ class Graph:
     @cached_property
     def by_name(self) -> Mapping[str, Op]:
         """Ops by name; of two with one name the first."""
-        return _OpsByName(self.ops, self.column("name"))
+        numbers: dict[str, int] = {}
+        for number, name in enumerate(self.column("name")):
+            numbers.setdefault(name, number)
+        return OpsByName(self.ops, numbers)
 
     def column(self, name: str) -> Sequence[Any]:
         """Return a field of all ops, in their order: `name`, `type`, `inputs`, …"""
