@@ -8,6 +8,7 @@ import shutil
 from dataclasses import FrozenInstanceError
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,15 @@ def verdicts_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("precision_data/temp/vector_compare/*/verdict_*.json"))
 
 
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table of a document, which has the different values of each column and their numbers."""
+    columns = {
+        name: [column["values"][at] for at in column["rows"] or range(len(column["values"]))]
+        for name, column in table.items()
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
 def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     (path,) = verdicts_of(judged)
     (result,) = results_of(judged)
@@ -77,17 +87,18 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     assert document["verdict"]["next"][0]["do"] == "look_at_op"
     assert told["next"][0] == {"why": "inspect the op", "line": "ni one/MatMul", "file": ""}
     (run,) = document["runs"]
-    states = {op["name"]: op["state"] for op in run["ops"]}
-    assert [op["reason"] for op in run["ops"] if op["state"] == "not_recomputed"] == [why]
+    ops = rows_of(run["ops"])
+    states = {op["name"]: op["state"] for op in ops}
+    assert [op["reason"] for op in ops if op["state"] == "not_recomputed"] == [why]
     assert states["one/MatMul"] == "wrong"
     assert states["two/MatMul"] == states["one/Relu"] == "right"
-    wrong = next(op for op in run["ops"] if op["name"] == "one/MatMul")
+    wrong = next(op for op in ops if op["name"] == "one/MatMul")
     assert wrong["own_error"] > 100 * wrong["rounding"]
     assert wrong["worst"] > wrong["slack"]
     assert wrong["inherited"] is not None
 
 
-@pytest.mark.parametrize("version", [1, 4, 8])
+@pytest.mark.parametrize("version", [1, 4, 7, 9])
 def test_a_verdict_of_another_version_is_not_read(judged: Path, version: int) -> None:
     (path,) = judged.rglob("verdict_*.json")
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"version": version}))
@@ -211,7 +222,13 @@ def test_every_value_comes_back_from_its_document() -> None:
         (("verdict", "suspects", 0, "number"), 0.5, "Suspect.number"),
         (("verdict", "tally", "reasons", 0), ["late"], "Tally.reasons"),
         (("verdict", "gaps", 0, "lack"), None, "NotChecked.lack"),
-        (("runs", 0, "ops", 0), {"name": "a"}, "missing or unknown: benchmark_own"),
+        (("runs", 0, "ops"), {"name": {"values": ["a"], "rows": []}}, "OpVerdict: missing or unknown: benchmark_own"),
+        (("runs", 0, "ops", "state"), {"values": ["right"]}, "OpVerdict.state: no column"),
+        (("runs", 0, "ops", "state", "values", 0), 1, "OpVerdict.state: int in place of str"),
+        (("runs", 0, "ops", "state", "rows"), [0, 2], "OpVerdict.state: a row without a value"),
+        (("runs", 0, "ops", "state", "rows"), [0, -1], "OpVerdict.state: a row without a value"),
+        (("runs", 0, "ops", "state", "rows"), [0, True], "OpVerdict.state: a row without a value"),
+        (("runs", 0, "ops", "state", "rows"), [0, 1, 1], "OpVerdict: columns of different lengths"),
         (("runs", 0, "scales", "loss_scale"), None, "StoredRun.scales"),
         (("runs", 0, "npu"), None, "StoredRun.npu"),
     ],

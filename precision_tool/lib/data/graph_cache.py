@@ -22,7 +22,7 @@ from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
 from precision_tool.lib.data.msprobe_tree import DUMP_FILE
 from precision_tool.lib.io.cache import LARGE, CacheFiles, OddCacheError
 from precision_tool.lib.io.files import signature_of
-from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file, read_graph_bytes
+from precision_tool.lib.io.ge_graph import Attrs, TextScalars, load_graph_bytes, load_graph_file, read_graph_bytes
 from precision_tool.lib.io.ge_graph_partial import (
     DATA_SOURCE_TYPES,
     AttrSource,
@@ -42,13 +42,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 #: To be raised with every change of the layout, or of what readers make of a graph file.
-_VERSION = 2
+_VERSION = 3
 _NONE = -(1 << 63)
+#: Characters of the attributes of a graph that a cache file has.
+_MAX_ATTRS = 1 << 20
 _COLUMNS = (
     # of the skim
     "skim_names", "skim_sources", "skim_count",
     # of the file (none for a skim alone), and of each graph
-    "is_whole", "notes", "graph_name", "graph_ops",
+    "is_whole", "notes", "graph_name", "graph_ops", "graph_attrs",
     # of each op; counts are those of the columns below
     "name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset",
     "inputs", "controls", "input_descs", "output_descs", "passes", "originals", "subgraphs",
@@ -60,7 +62,7 @@ _COLUMNS = (
 )  # fmt: skip
 #: Columns of one length each: one entry a graph, an op, a tensor.
 _SAME_LENGTH = (
-    ("graph_name", "graph_ops"),
+    ("graph_name", "graph_ops", "graph_attrs"),
     ("name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset",
      "inputs", "controls", "input_descs", "output_descs", "passes", "originals", "subgraphs"),
     ("input_producer", "input_index"),
@@ -76,7 +78,7 @@ _COUNTED = (
 _MAY_BE_UNSAID = ("originals", "origin_dims")
 _TEXTS = ("skim_names", "skim_sources", "notes", "graph_name", "name", "type", "kernel", "kernel_lib", "control",
           "pass", "original", "subgraph", "dtype", "layout")  # fmt: skip
-_TEXTS_OR_NONE = ("l1_group", "input_producer", "origin_layout", "dump_name", "dump_layout")
+_TEXTS_OR_NONE = ("graph_attrs", "l1_group", "input_producer", "origin_layout", "dump_name", "dump_layout")
 _Columns = Mapping[str, "memoryview[int]"]
 
 
@@ -239,6 +241,7 @@ def _encode(entry: _ReadFile) -> bytes:
         for graph in file.graphs:
             columns["graph_name"].append(texts(graph.name))
             columns["graph_ops"].append(len(graph.ops))
+            columns["graph_attrs"].append(texts.or_none(_text_of_attrs(graph.attrs)))
             for op in graph.ops:
                 _encode_op(op, columns, texts, descs)
         for desc in descs:
@@ -247,6 +250,31 @@ def _encode(entry: _ReadFile) -> bytes:
     for name in _COLUMNS:
         parts += [struct.pack("<Q", len(columns[name])), array("q", columns[name]).tobytes()]
     return b"".join([*parts, texts.encoded()])
+
+
+def _text_of_attrs(attrs: Mapping[str, Any]) -> str | None:
+    """The attributes of a graph as JSON; None where they are read from the graph file when somebody asks for them."""
+    nodes = attrs.text_nodes if isinstance(attrs, Attrs) else None
+    text = None if nodes is None else json.dumps(nodes)
+    return text if text is not None and len(text) <= _MAX_ATTRS else None
+
+
+def _graph_attrs(text: str) -> Attrs:
+    try:
+        nodes = json.loads(text)
+        if not isinstance(nodes, dict) or not all(map(_is_node, nodes.values())):
+            raise OddCacheError("attributes of a graph that are none")
+    except (ValueError, RecursionError) as error:
+        raise OddCacheError(str(error)) from None
+    return Attrs(nodes, TextScalars())
+
+
+def _is_node(value: object) -> bool:
+    """Return whether a value is a message as it stands in a text: by field, tokens and messages."""
+    if not isinstance(value, dict):
+        return False
+    items = [item for items in value.values() for item in (items if isinstance(items, list) else (None,))]
+    return all(isinstance(item, str) or _is_node(item) for item in items)
 
 
 def _encode_op(op: Op, columns: dict[str, list[int]], texts: _Texts, descs: dict[TensorDesc, int]) -> None:
@@ -323,10 +351,10 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
             Graph(
                 name=texts[name],
                 ops=LazyOps(table, range(*ends)),
-                attrs=LazyAttrs(source, number, columns["offset"][ends[0]] if ends[0] < ends[1] else -1, is_graph=True),
+                attrs=LazyAttrs(source, number, is_graph=True) if attrs < 0 else _graph_attrs(texts[attrs]),
             )
-            for number, (name, ends) in enumerate(
-                zip(columns["graph_name"], pairwise(_starts(columns["graph_ops"])), strict=True)
+            for number, (name, ends, attrs) in enumerate(
+                zip(columns["graph_name"], pairwise(_starts(columns["graph_ops"])), columns["graph_attrs"], strict=True)
             )
         )
     return skim, GraphFile(path=path, graphs=graphs, notes=tuple(_note(texts[at]) for at in columns["notes"]))

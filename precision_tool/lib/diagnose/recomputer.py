@@ -236,6 +236,9 @@ _MANY = 16
 _OF_CONNECTIONS = ("reason.inputs_expected", "reason.not_connected")
 
 
+_NOT_DUMPED = Message("reason.not_dumped")
+
+
 class _NotLightError(Exception):
     """An op is not plainly right."""
 
@@ -308,8 +311,10 @@ class Recomputer:
         if op.type == "Cast" or self.values.is_shown(op):
             return None
         has_any_formula = is_fused(op) or has_formula(op)
-        reason = Message("reason.not_dumped") if has_any_formula else Message("reason.no_formula", op_type=op.type)
-        return OpResult(op=op, number=self.values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason)
+        reason = _NOT_DUMPED if has_any_formula else Message("reason.no_formula", op_type=op.type)
+        return OpResult(
+            op=op, number=self.values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason, is_dumped=False
+        )
 
     def recompute_lightly(self, op: Op) -> OpResult | None:
         """Return the same for little memory.

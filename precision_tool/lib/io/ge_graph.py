@@ -296,6 +296,11 @@ class Attrs(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Attrs({list(self._nodes)})"
 
+    @property
+    def text_nodes(self) -> Mapping[str, Node] | None:
+        """The attributes as they stand in a text, by key; None of a file of another format."""
+        return self._nodes if isinstance(self._scalars, TextScalars) else None
+
 
 #: How the scalar kinds of AttrDef are decoded; in a list they are written a little differently in JSON.
 _KINDS: dict[str, Callable[[Scalars, Any], Any]] = {

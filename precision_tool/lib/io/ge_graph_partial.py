@@ -416,16 +416,11 @@ class AttrSource:
                 end = block.find(_OP_END, start)
         return bytes(block)
 
-    def of_graph(self, number: int, offset: int) -> Mapping[str, Any]:
-        """The attributes of a graph by its number in the file, whose ops are skipped where that can be done.
-
-        `offset` is where the block of its first op starts, -1 where that is not known: only then is the text checked,
-        which takes most of the time.
-        """
+    def of_graph(self, number: int) -> Mapping[str, Any]:
+        """The attributes of a graph by its number in the file, whose ops are skipped where that can be done."""
         if self._whole is None:
             self._check_file()
-            data = read_graph_bytes(self._path)
-            text = "\n" + data.decode("latin-1") if offset >= 0 else lines_of(data)
+            text = lines_of(read_graph_bytes(self._path))
             if text is not None:
                 with suppress(_OtherwiseError, FormatError), proto_text.paused_gc():
                     return _bare(_apart(text, self._path)[0][number], _Builder(self._path)).attrs
@@ -466,7 +461,7 @@ class _UnreadNodes(Mapping[str, Node]):
 class LazyAttrs(Mapping[str, Any]):
     """The attributes of an op, or with `is_graph` of a graph, that are read when the first is asked for.
 
-    `offset` is where the block of the op, or of the graph's first op, starts in the file, -1 where that is not known.
+    `offset` is where the op's block starts in the file, -1 where that is not known.
     """
 
     __slots__ = ("_attrs", "_is_graph", "_number", "_source", "offset")
@@ -481,9 +476,7 @@ class LazyAttrs(Mapping[str, Any]):
     def _all(self) -> Mapping[str, Any]:
         if self._attrs is None:
             self._attrs = (
-                self._source.of_graph(self._number, self.offset)
-                if self._is_graph
-                else self._source.of_op(self._number, self.offset)
+                self._source.of_graph(self._number) if self._is_graph else self._source.of_op(self._number, self.offset)
             )
         return self._attrs
 

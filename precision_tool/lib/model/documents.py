@@ -166,30 +166,33 @@ def _dataclass_reader(kind: Any) -> Reader:
     }
 
     def read(document: Any) -> Any:
-        if _checked(document, dict).keys() != readers.keys():
-            odd = ", ".join(sorted(map(str, document.keys() ^ readers.keys())))
-            raise ValueError(f"{kind.__name__}: missing or unknown: {odd}")
-        values = {}
-        for name, reader in readers.items():
-            try:
-                values[name] = reader(document[name])
-            except ValueError as error:
-                raise ValueError(f"{kind.__name__}.{name}: {error}") from error
-        return kind(**values)
+        return kind(**_each(kind, readers, document))
 
     return read
 
 
+def _each(kind: Any, readers: Mapping[str, Reader], document: Any) -> dict[str, Any]:
+    """Return what a document has under the name of each reader."""
+    if _checked(document, dict).keys() != readers.keys():
+        odd = ", ".join(sorted(map(str, document.keys() ^ readers.keys())))
+        raise ValueError(f"{kind.__name__}: missing or unknown: {odd}")
+    values = {}
+    for name, reader in readers.items():
+        try:
+            values[name] = reader(document[name])
+        except ValueError as error:
+            raise ValueError(f"{kind.__name__}.{name}: {error}") from error
+    return values
+
+
 def _table_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
-    readers = {name: _reader(hints[name]) for name in _stored_names(kind)}
+    readers = {name: _column_reader(_reader(hints[name])) for name in _stored_names(kind)}
 
     def read(document: Any) -> Any:
         if not _checked(document, dict):
             return ()
-        if document.keys() != readers.keys():
-            raise ValueError(f"{kind.__name__}: columns {', '.join(sorted(document.keys() ^ readers.keys()))}")
-        columns = {name: _read_column(document[name], reader) for name, reader in readers.items()}
+        columns = _each(kind, readers, document)
         counts = {len(rows) for _, rows in columns.values()}
         if len(counts) != 1:
             raise ValueError(f"{kind.__name__}: columns of different lengths")
@@ -198,14 +201,17 @@ def _table_reader(kind: Any) -> Reader:
     return read
 
 
-def _read_column(document: Any, reader: Reader) -> tuple[Sequence[Any], Sequence[int]]:
-    if _checked(document, dict).keys() != {"values", "rows"}:
-        raise ValueError("no column")
-    values = list(map(reader, _checked(document["values"], list)))
-    rows = _checked(document["rows"], list) or range(len(values))
-    if isinstance(rows, list) and (set(map(type, rows)) != {int} or min(rows) < 0 or max(rows) >= len(values)):
-        raise ValueError("a row without a value")
-    return values, rows
+def _column_reader(reader: Reader) -> Reader:
+    def read(document: Any) -> tuple[Sequence[Any], Sequence[int]]:
+        if _checked(document, dict).keys() != {"values", "rows"}:
+            raise ValueError("no column")
+        values = list(map(reader, _checked(document["values"], list)))
+        rows = _checked(document["rows"], list) or range(len(values))
+        if isinstance(rows, list) and (set(map(type, rows)) != {int} or min(rows) < 0 or max(rows) >= len(values)):
+            raise ValueError("a row without a value")
+        return values, rows
+
+    return read
 
 
 def _union_reader(readers: Sequence[Reader]) -> Reader:
