@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import struct
 import textwrap
 import threading
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,18 +21,21 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.data import graph_cache
 from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.graph_catalog import RunGraph, find_ops
+from precision_tool.lib.data.neighbourhood import Wiring, connections
+from precision_tool.lib.data.origins import Groups
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.io import cache as cache_files
 from precision_tool.lib.io import ge_graph_partial as ge_graph_lines
 from precision_tool.lib.io import proto_text
-from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles, OddCacheError
 from precision_tool.lib.io.files import open_file, signature_of
 from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, skim_graph_file, skim_ops
 from precision_tool.lib.io.stores import Signature, StoredFile
 from precision_tool.lib.io.writing import PART, TEMPORARY
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
-from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.graph import GraphFile, LazyOps, Op
 
 
 def block(name: str, *lines: str) -> str:
@@ -137,6 +142,87 @@ def signature_in(data: bytes) -> Signature:
 
 def refuse(*_: object) -> GraphFile:
     raise AssertionError("the graph file was read")
+
+
+def cached(tmp_path: Path, graph: Path) -> tuple[GraphFile, GraphFile]:
+    """A graph file as it is read, and as its cache file has it."""
+    read = store(tmp_path).load(str(graph))
+    return read, store(tmp_path).load(str(graph))
+
+
+def test_fields_of_all_ops_are_those_of_each(tmp_path: Path, graph: Path) -> None:
+    read, lazy = cached(tmp_path, graph)
+    assert isinstance(lazy.ops, LazyOps)
+    for field in fields(Op):
+        if field.compare:
+            assert list(lazy.column(field.name)) == [getattr(op, field.name) for op in read.ops], field.name
+            for of_file, of_cache in zip(read.graphs, lazy.graphs, strict=True):
+                assert list(of_cache.column(field.name)) == list(of_file.column(field.name))
+    assert list(lazy.column("is_recorded")) == [False] * len(read.ops)
+
+
+def test_an_op_is_one_object_wherever_it_is_asked_for(tmp_path: Path, graph: Path) -> None:
+    _, lazy = cached(tmp_path, graph)
+    number = next(at for at, name in enumerate(lazy.column("name")) if name == "cast")
+    op = lazy.graphs[1].by_name["cast"]
+    assert op is lazy.ops[number] is list(lazy.ops)[number] is lazy.ops[number - len(lazy.ops)]
+    assert lazy.op("cast") is op
+    assert (lazy.number_of(op), lazy.graph_of(op)) == (number, lazy.graphs[1])
+    assert lazy.ops[number : number + 1] == (op,)
+    with pytest.raises(KeyError):
+        lazy.number_of(replace(op))
+    with pytest.raises(IndexError):
+        lazy.ops[len(lazy.ops)]
+
+
+def test_a_file_of_some_of_the_graphs_has_their_ops(tmp_path: Path, graph: Path) -> None:
+    _, lazy = cached(tmp_path, graph)
+    part = replace(lazy, graphs=lazy.graphs[1:])
+    assert [op.name for op in part.ops] == list(part.column("name")) == ["cast"]
+    assert part.number_of(part.ops[0]) == 0
+    assert part.graph_of(part.ops[0]) is part.graphs[0]
+
+
+def test_what_is_sent_to_another_process_is_equal(tmp_path: Path, graph: Path) -> None:
+    read, lazy = cached(tmp_path, graph)
+    assert lazy.once(len_of) == len(read.ops)
+    assert pickle.loads(pickle.dumps(lazy)) == lazy == read
+
+
+def len_of(file: GraphFile) -> int:
+    return len(file.ops)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '"text"', '{"a": "b"}', '{"a": {"s": "b"}}', '{"a": {"s": [1]}}', '{"a": ' * 9999]
+)
+def test_attributes_that_nobody_wrote_are_odd(text: str) -> None:
+    with pytest.raises(OddCacheError):
+        graph_cache._graph_attrs(text)
+
+
+def test_of_a_large_graph_only_the_ops_that_are_asked_for_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that feed an op or read it, in a chain."""
+    path = tmp_path / "ge_proto_00000001_graph_1_Build.txt"
+    ops = [graph_op(f"op{at}", inputs=[f"op{at - 1}:0"] if at else ()) for at in range(300)]
+    path.write_text(text_graph(ops, "main"))
+    _, lazy = cached(tmp_path, path)
+    made: list[int] = []
+    make = graph_cache._CachedOps.make
+
+    def counted(table: graph_cache._CachedOps, number: int) -> Op:
+        made.append(number)
+        return make(table, number)
+
+    monkeypatch.setattr(graph_cache._CachedOps, "make", counted)
+    (op,) = [hit.op for hit in find_ops([RunGraph(file=lazy, reason=None, number=0, leaf=None)], "op150")]
+    links = connections(lazy.once(Wiring), "main", op)
+    assert [step.end.name for step in links.inputs[0].sources] == ["op149"]
+    assert [step.end.name for step in links.outputs[0].readers] == ["op151"]
+    assert lazy.once(Groups).index_of(op) == 150
+    assert sorted(made) == [149, 150, 151]
 
 
 def same(file: GraphFile, other: GraphFile) -> bool:

@@ -75,8 +75,11 @@ class Calls:
         self._data: dict[str, list[Op]] = {}
         #: Of the outputs of subgraphs, by op, the output of the caller that each input is.
         self._outputs: dict[int, dict[int, int]] = {}
-        #: The number of the op that calls a graph.
-        self._callers = {name: number for number, names in enumerate(file.column("subgraph_names")) for name in names}
+        #: The numbers of the ops that call a graph. It stands for the last of them.
+        self._callers: dict[str, list[int]] = {}
+        for number, names in enumerate(file.column("subgraph_names")):
+            for name in names:
+                self._callers.setdefault(name, []).append(number)
 
     def producer(self, op: Op, edge: Edge) -> Op | None:
         """The op that an input edge of `op` comes from; edges stay within a graph."""
@@ -84,8 +87,8 @@ class Calls:
 
     def caller(self, op: Op) -> Op | None:
         """The op that calls the graph that `op` is in."""
-        number = self._callers.get(self._file.graph_of(op).name)
-        return None if number is None else self._file.ops[number]
+        numbers = self._callers.get(self._file.graph_of(op).name)
+        return self._file.ops[numbers[-1]] if numbers else None
 
     def is_conditional(self, caller: Op) -> bool:
         """Return whether a caller runs its graphs several times, or perhaps not at all."""
@@ -111,14 +114,14 @@ class Calls:
             if name in self._graphs:
                 yield from ((data, None) for data in self._data_of(self._graphs[name]) if data.parent_index == slot)
         graph = self._file.graph_of(op)
-        caller = self.caller(op)
-        if caller is None or caller.type not in _TYPES or op is not output_of(graph):
+        callers = self._callers.get(graph.name)
+        if not callers or op is not output_of(self._graphs[graph.name]):
             return
         if id(op) not in self._outputs:
             connected = [number for number, edge in enumerate(op.inputs) if edge is not None]
             self._outputs[id(op)] = {number: output for output, number in enumerate(connected)}
         if slot in self._outputs[id(op)]:
-            yield caller, self._outputs[id(op)][slot]
+            yield from ((self._file.ops[number], self._outputs[id(op)][slot]) for number in callers)
 
     def _data_of(self, graph: Graph) -> list[Op]:
         if graph.name not in self._data:

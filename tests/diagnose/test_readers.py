@@ -1,0 +1,67 @@
+"""The inputs that read a tensor, which are looked up from it: the same that lead back to it one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from builders import graph_op
+
+from precision_tool.lib.data.dumped_ops import NoBenchmark
+from precision_tool.lib.diagnose.op_values import PASSING, Root, RunValues
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.run import DumpLeaf
+
+TYPES = ("Add", "Relu", *sorted(PASSING)[:3])
+
+
+def body(random: Random, name: str, inputs: int, calls: list[str]) -> Graph:
+    """A graph whose ops read any output of earlier ones, with `Data` ops and an output; some call other graphs."""
+    ops = [replace(graph_op(f"{name}/data{at}", "Data"), parent_index=at) for at in range(inputs)]
+    for at in range(12):
+        edges = [f"{random.choice(ops).name}:{random.randrange(2)}" for _ in range(2)] if ops else []
+        if calls and random.random() < 0.3:
+            op = replace(graph_op(f"{name}/call{at}", "PartitionedCall", edges), subgraph_names=(calls.pop(),))
+        else:
+            op = graph_op(f"{name}/op{at}", random.choice(TYPES), edges)
+        ops.append(op)
+    ends = [f"{op.name}:{random.randrange(2)}" for op in random.sample(ops, 3)]
+    return Graph(name=name, ops=(*ops, graph_op(f"{name}_Node_Output", "NetOutput", ends)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_readers_are_those_that_are_fed(seed: int) -> None:
+    random = Random(seed)
+    calls = ["below", "other", "below"]
+    graphs = (body(random, "main", 1, calls), body(random, "below", 2, ["deep"]), body(random, "other", 2, []))
+    file = GraphFile(path="graph", graphs=(*graphs, body(random, "deep", 2, [])))
+    values = RunValues(DumpLeaf(path="dump", files=(), model_name="main"), file, NoBenchmark())
+    fed: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    roots: dict[tuple[int, int], Root] = {}
+    for op in values.ops:
+        for slot in values.input_slots(op):
+            root = values.source_of(slot)
+            if root is not None:
+                roots[root.key] = root
+                fed.setdefault(root.key, []).append((op.name, slot.graph_index))
+    assert len(fed) > 20
+    assert {key: places(values, root) for key, root in roots.items()} == fed
+    unread = (Root(op, index) for op in values.ops for index in range(3))
+    assert all(not places(values, root) for root in unread if root.key not in fed)
+
+
+def places(values: RunValues, root: Root) -> list[tuple[str, int]]:
+    return [(slot.op.name, slot.graph_index) for slot in values.readers(root)]
+
+
+def test_numbers_are_the_places_in_the_order_in_which_ops_run() -> None:
+    inner = Graph(name="inner", ops=(graph_op("inner/a"), graph_op("inner/b")))
+    call = replace(graph_op("call", "PartitionedCall"), subgraph_names=("inner",))
+    main: tuple[Op, ...] = (graph_op("first"), call, graph_op("last"))
+    file = GraphFile(path="graph", graphs=(Graph(name="main", ops=main), inner))
+    values = RunValues(DumpLeaf(path="dump", files=(), model_name="main"), file, NoBenchmark())
+    assert [op.name for op in values.ops] == ["first", "inner/a", "inner/b", "call", "last"]
+    assert [values.number_of(op) for op in values.ops] == list(range(5))
+    assert [values.index_of(op) for op in values.ops] == list(range(5))
+    assert [op.name for op in values.named({"last", "inner/b"})] == ["inner/b", "last"]
