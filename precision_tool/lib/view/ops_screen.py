@@ -79,15 +79,18 @@ class Pages:
     headers: Sequence[RenderableType] = ()
     widths: Sequence[int] = ()
 
-    def fit(self, console: Console, table: NameTable) -> NameTable:
+    def fit(self, table: NameTable) -> NameTable:
         """Widen a page to those before it, whose header it does without where it has the same columns."""
         headers = [column.header for column in table.columns]
         table.show_header = headers != self.headers
         for column, width in zip(table.columns, () if table.show_header else self.widths, strict=False):
             column.min_width = width
-        table.widen(console)
-        self.headers, self.widths = headers, [column.min_width or 0 for column in table.columns]
         return table
+
+    def keep(self, table: NameTable) -> None:
+        """Take the columns of a page that was drawn, and their widths, for the next."""
+        self.headers = [column.header for column in table.columns]
+        self.widths = [column.min_width or 0 for column in table.columns]
 
 
 #: Forms of a table, by the room that they need: a column for every fact, a line for every fact, names below the rows.
@@ -115,7 +118,9 @@ class OpTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         pages = self._pages
         if pages.form == _WIDE and self._needed() <= options.max_width:
-            yield pages.fit(console, self._wide())
+            wide = pages.fit(self._wide())
+            yield wide
+            pages.keep(wide)
             return
         narrow = self._narrow()
         endless = options.update(max_width=_ENDLESS)
@@ -126,7 +131,8 @@ class OpTable:
             yield from self._stacked(console, options)
         else:
             pages.form = _NARROW
-            yield pages.fit(console, narrow)
+            yield pages.fit(narrow)
+            pages.keep(narrow)
 
     def _needed(self) -> int:
 
@@ -201,7 +207,8 @@ class OpTable:
         table = self._table()
         for row in self._rows:
             table.add_row(*self._first(row))
-        lines = console.render_lines(self._pages.fit(console, table), options, pad=False)
+        lines = console.render_lines(self._pages.fit(table), options, pad=False)
+        self._pages.keep(table)
         if table.show_header:
             yield from (*lines.pop(0), Segment.line())
         for line, row in zip(lines, self._rows, strict=True):

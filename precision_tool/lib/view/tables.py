@@ -158,7 +158,7 @@ class NameTable(LongTable):
         for name in names:
             self.add_column(render(Message(f"{section}.{name}")), **options)
 
-    def widen(self, console: Console) -> Measurement:
+    def _widen(self, console: Console) -> Measurement:
         """Sets the least width of each column; the least and the largest width of the table."""
         low = high = self._extra_width
         for column in self.columns:
@@ -175,11 +175,11 @@ class NameTable(LongTable):
         return Measurement(low, high)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return self.widen(console)
+        return self._widen(console)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # Less room than that would take whole columns away.
-        room = options.update(max_width=max(options.max_width, self.widen(console).minimum))
+        room = options.update(max_width=max(options.max_width, self._widen(console).minimum))
         if self.is_quick(console):
             yield from super().__rich_console__(console, room)
             return
