@@ -73,6 +73,8 @@ def attr(tmp_path: Path, value: str) -> Any:
         ("list_list_int { }", None),
         ('bt: "\\177ELF"', None),
         ('t { desc { name: "d" } data: "abc" }', {"t": {"desc": {"name": "d"}}}),
+        ('g { name: "s" op { name: "x" id: 3 } op { name: "y" id: 4 } }',
+         {"g": {"name": "s", "op": [{"name": "x", "id": 3}, {"name": "y", "id": 4}]}}),
         ("newer_kind: 5", {"newer_kind": 5}),
         ('newer_block { name: "x" name: "y" }', {"newer_block": {"name": ["x", "y"]}}),
     ],
@@ -155,6 +157,13 @@ def test_ops_that_are_written_alike(tmp_path: Path) -> None:
          "output_desc": [{"dtype": "DT_FLOAT", "shape": {"dim": [dim]}}], **({"id": number} if number else {})}
         for name, block, text, dim, number in zip(names, new, ("n", "m", ""), (8, 9, 0), (1, 20, 0), strict=True)
     ]  # fmt: skip
+
+
+def test_an_op_as_long_as_its_kernel(tmp_path: Path) -> None:
+    """It is not like any other."""
+    text = "x\\377" * 5000
+    root = exported(tmp_path, f'graph {{ name: "g" op {{ name: "a" attr {{ key: "k" value {{ s: "{text}" }} }} }} }}')
+    assert root["graph"][0]["op"] == [{"name": "a", "attr": [{"key": "k", "value": {"s": text}}]}]
 
 
 def graph_of(tmp_path: Path, count: int, last: str = "") -> Path:

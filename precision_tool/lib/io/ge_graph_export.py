@@ -40,9 +40,9 @@ LEFT_OUT = frozenset(
 _MAX_FLOAT_TEXT = 9
 #: Messages in messages; deeper ones become null.
 _MAX_DEPTH = 20
-#: Messages whose JSON comes in pieces.
-_LARGE = ("ModelDef", "GraphDef")
 _STEP = "  "
+#: Where the graphs of a model are; those in attributes are deeper, and parts of an op.
+_GRAPH_DEPTH = 1
 #: So many layouts of ops are kept, of blocks that are not longer than this.
 _LAYOUTS, _LONGEST = 1_000, 1 << 14
 #: A scalar that is not zero whatever field it is of, and what stands for one in a layout; no text has it.
@@ -94,6 +94,10 @@ class _Block:
     start: int
     end: int
     depth: int
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, _Block) and value.end - value.start <= _LONGEST
 
 
 @lru_cache
@@ -178,7 +182,7 @@ class GraphExport:
             yield before + line
             if not field.is_message:
                 yield self._scalar(value, field)
-            elif field.kind == "OpDef" and isinstance(value, _Block) and value.end - value.start <= _LONGEST:
+            elif field.kind == "OpDef" and depth == _GRAPH_DEPTH and _is_short(value):
                 yield self._op(value, field, depth + 1, indent + 1)
             elif field.kind == "GraphDef":
                 yield from self._message(_opened(value), MESSAGES[field.kind], depth + 1, indent + 1)
