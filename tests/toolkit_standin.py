@@ -28,7 +28,7 @@ if FAULT == "crash":
 _ATC = (
     _HEAD
     + """
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 options = dict(word[2:].split("=", 1) for word in sys.argv[1:])
 if set(options) != {{"mode", "om", "json"}} or options["mode"] not in ("1", "5"):
     sys.exit("E10001: wrong arguments")
@@ -36,7 +36,7 @@ with open(options["om"], "rb") as file:
     is_om = file.read(4) == b"IMOD"
 if is_om != (options["mode"] == "1"):
     sys.exit("E10002: wrong mode for this file")
-text = json_text(export_graph(options["om"])[0])
+text = "".join(export_graph(options["om"])[0])
 if FAULT == "half":
     text = text[: len(text) // 2]
 if FAULT != "nothing":

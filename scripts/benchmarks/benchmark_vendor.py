@@ -24,7 +24,7 @@ from measuring import peak_memory, read_files
 from resnet_twin import Twin, generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 
 #: Names the Python of the environment with mindstudio-probe; scripts/bench makes one.
 VARIABLE = "PRECISION_TOOL_MSPROBE"
@@ -94,7 +94,7 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bo
     """compare and convert of a generated tree, or of one as a training step of ResNet-50 leaves it."""
     truth = generate_twin(folder / "data") if resnet else generate_demo(folder / "data", bytes_total=size, ops=_OPS)
     graph = folder / "graph.json"
-    graph.write_text(json_text(export_graph(str(truth.graph_path))), encoding="utf-8")
+    graph.write_text("".join(export_graph(str(truth.graph_path))[0]), encoding="utf-8")
     program, environment = vendor_command(folder)
     # As pip installs them: both with their compiled files.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

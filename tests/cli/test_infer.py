@@ -14,7 +14,7 @@ from om_files import model_def, om_bytes
 from small_tree import SmallTree, faulty_chain, small_tree
 
 from precision_tool.lib.data.settings import Settings
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.session import Session
 
 
@@ -24,7 +24,7 @@ def msquickcmp_output(folder: Path, tree: SmallTree, benchmark: str = "tf") -> P
     shutil.copytree(tree.leaf, leaf)
     shutil.copytree(tree.root / "tf" / "dump", folder / "dump_data" / benchmark)
     (folder / "model").mkdir()
-    (folder / "model" / "net.json").write_text(json_text(export_graph(str(tree.graph))[0]), encoding="utf-8")
+    (folder / "model" / "net.json").write_text("".join(export_graph(str(tree.graph))[0]), encoding="utf-8")
     return folder
 
 

@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import tool
 
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
+from precision_tool.lib.io.ge_graph_partial import lines_of
 from precision_tool.lib.messages.errors import FormatError
 
 
 def exported(tmp_path: Path, text: str) -> Any:
+    """The JSON of a graph, which is the same of the text as it stands and as GE writes it, line by line."""
+    wanted = "".join(export_graph(str(written(tmp_path, text)))[0])
+    assert "".join(export_graph(str(written(tmp_path, in_lines(text))))[0]) == wanted
+    return json.loads(wanted)
+
+
+def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "graph.txt"
     path.write_bytes(text.encode("latin-1"))
-    return json.loads(json_text(export_graph(str(path))[0]))
+    return path
+
+
+def in_lines(text: str) -> str:
+    """A text as GE writes it, which is read op by op."""
+    lines, depth = [], 0
+    for token in re.findall(r'\w+: (?:"(?:\\.|[^"\\])*"|[^\s"]+)|\w+ \{|\}', text):
+        depth -= token == "}"
+        lines.append("  " * depth + token + "\n")
+        depth += token.endswith("{")
+    data = "".join(lines)
+    assert lines_of(data.encode("latin-1")) is not None
+    return data
 
 
 def attr(tmp_path: Path, value: str) -> Any:
-    """The JSON of an attribute's entry."""
-    root = exported(tmp_path, f'graph {{ name: "g" attr {{ key: "k" value {{ {value} }} }} }}')
-    (entry,) = root["graph"][0]["attr"]
-    assert entry.pop("key") == "k"
-    return entry
+    """The JSON of an attribute's entry, which is the same in a graph and in each op."""
+    entry = f'attr {{ key: "k" value {{ {value} }} }}'
+    (graph,) = exported(tmp_path, f'graph {{ name: "g" {entry} op {{ {entry} }} op {{ {entry} }} }}')["graph"]
+    (attrs,) = graph["attr"]
+    assert graph["op"] == [{"attr": [attrs]}] * 2
+    assert attrs.pop("key") == "k"
+    return attrs
 
 
 @pytest.mark.parametrize(
@@ -48,6 +73,8 @@ def attr(tmp_path: Path, value: str) -> Any:
         ("list_list_int { }", None),
         ('bt: "\\177ELF"', None),
         ('t { desc { name: "d" } data: "abc" }', {"t": {"desc": {"name": "d"}}}),
+        ('g { name: "s" op { name: "x" id: 3 } op { name: "y" id: 4 } }',
+         {"g": {"name": "s", "op": [{"name": "x", "id": 3}, {"name": "y", "id": 4}]}}),
         ("newer_kind: 5", {"newer_kind": 5}),
         ('newer_block { name: "x" name: "y" }', {"newer_block": {"name": ["x", "y"]}}),
     ],
@@ -90,7 +117,7 @@ def test_the_layout_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "graph.txt"
     path.write_text('name: "m"\ngraph { name: "卷积" }\n', encoding="utf-8")
     assert (
-        json_text(export_graph(str(path))[0])
+        "".join(export_graph(str(path))[0])
         == '{\n  "graph": [\n    {\n      "name": "卷积"\n    }\n  ],\n  "name": "m"\n}'
     )
 
@@ -109,6 +136,62 @@ def test_refusals(tmp_path: Path, content: str, said: str) -> None:
     path = tmp_path / "graph.txt"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(FormatError) as caught:
-        export_graph(str(path))
+        "".join(export_graph(str(path))[0])
     assert said in caught.value.message
     assert str(path) in caught.value.message
+
+
+def test_ops_that_are_written_alike(tmp_path: Path) -> None:
+    """What differs between them is read of each: scalars, zeros, escapes, fields of a newer release in any order."""
+    blocks = [
+        'name: "a" id: 1 zz_new { y: 1 x: "p" } aa_new: "n" output_desc { dtype: DT_FLOAT shape { dim: 8 } }',
+        'name: "b\\"\\303\\251" id: 20 zz_new { y: 2 x: "q: 7" } aa_new: "m" output_desc { dtype: 1 shape { dim: 9 } }',
+        'name: "c" id: 0 zz_new { y: 0 x: "" } aa_new: "" output_desc { dtype: DT_FLOAT shape { dim: 0 } }',
+    ]
+    ops = [f"op {{ {block} }}" for block in blocks]
+    root = exported(tmp_path, f'graph {{ name: "g" {" ".join(ops)} }}')
+    new = [{"y": 1, "x": "p"}, {"y": 2, "x": "q: 7"}, {"y": 0, "x": ""}]
+    names = ["a", 'b"\u00e9', "c"]
+    assert root["graph"][0]["op"] == [
+        {"name": name, "zz_new": block, "aa_new": text,
+         "output_desc": [{"dtype": "DT_FLOAT", "shape": {"dim": [dim]}}], **({"id": number} if number else {})}
+        for name, block, text, dim, number in zip(names, new, ("n", "m", ""), (8, 9, 0), (1, 20, 0), strict=True)
+    ]  # fmt: skip
+
+
+def test_an_op_as_long_as_its_kernel(tmp_path: Path) -> None:
+    """It is not like any other."""
+    text = "x\\377" * 5000
+    root = exported(tmp_path, f'graph {{ name: "g" op {{ name: "a" attr {{ key: "k" value {{ s: "{text}" }} }} }} }}')
+    assert root["graph"][0]["op"] == [{"name": "a", "attr": [{"key": "k", "value": {"s": text}}]}]
+
+
+def graph_of(tmp_path: Path, count: int, last: str = "") -> Path:
+    ops = (f'op {{ name: "op{number}" id: {number} input: "op{number // 2}:0" }}' for number in range(count))
+    return written(tmp_path, in_lines(f'graph {{ name: "g" {" ".join(ops)} {last} }}'))
+
+
+def test_a_large_graph_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
+    peaks, sizes = [], []
+    for count in (100, 2000):
+        pieces, _ = export_graph(str(graph_of(tmp_path, count)))
+        tracemalloc.start()
+        sizes.append(sum(map(len, pieces)))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert sizes[1] > 15 * sizes[0]
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_an_error_behind_what_is_written(tmp_path: Path) -> None:
+    """The ops before it come first; a command leaves nothing of them."""
+    path = graph_of(tmp_path, 50, "op { id: five }")
+    made: list[str] = []
+    with pytest.raises(FormatError) as caught:
+        made.extend(export_graph(str(path))[0])
+    assert str(path) in caught.value.message
+    assert "op49" in "".join(made)
+    assert (
+        "'five' where a number" in tool("graph2json", path, tmp_path / "out" / "graph.json", cwd=tmp_path, code=2).text
+    )
+    assert list((tmp_path / "out").iterdir()) == []

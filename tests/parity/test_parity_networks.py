@@ -16,7 +16,7 @@ import precision_tool
 from precision_tool.lib.api import CompareOptions, CompareResult
 from precision_tool.lib.data.pair_selection import parse_ids, parse_range
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 
 #: A part result inside the softmax of the demo: the vendor passes over it, ours says what it is.
 PART_RESULT = {"loss/Mean_ReduceSumD:input:0", "loss/Mean_ReduceSumD:output:0"}
@@ -35,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoTruth:
 def graph_json(demo: DemoTruth, folder: Path) -> Path:
     """The demo's graph as the vendor reads it."""
     path = folder / "graph.json"
-    path.write_text(json_text(export_graph(str(demo.graph_path))[0]), encoding="utf-8")
+    path.write_text("".join(export_graph(str(demo.graph_path))[0]), encoding="utf-8")
     return path
 
 
@@ -144,7 +144,7 @@ def leaf_of(run: str) -> Path:
 @pytest.mark.parametrize("run", ["debug_0", "debug_1"])
 def test_graph2json_gives_the_vendors_bytes(run: str) -> None:
     (graph,) = (LENET / "precision_data" / "npu" / run / "graph").glob("*_00000005_graph_1_Build.txt")
-    assert json_text(export_graph(str(graph))[0]).encode() == (LENET / "vendor" / f"{run}.graph.json").read_bytes()
+    assert "".join(export_graph(str(graph))[0]).encode() == (LENET / "vendor" / f"{run}.graph.json").read_bytes()
 
 
 MODES = {

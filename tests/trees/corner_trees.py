@@ -18,7 +18,7 @@ from builders import TIMESTAMP, graph_file, graph_op, leaf_folder, tensor_desc, 
 
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, pack
 from precision_tool.lib.io.data_types import BY_NAME
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.model.graph import Op, TensorDesc
 
 Array = npt.NDArray[Any]
@@ -130,7 +130,7 @@ class CornerTree:
         ends = [graph_op("NetOutput", "NetOutput", [f"{self.ops[0].name}:0"], output_descs=(), kernel=False)]
         source = [graph_op("IteratorV2", "IteratorV2", output_descs=(), kernel=False)]
         write_graph(self.root, [*source, *self.ops, *ends], self.run)
-        self.graph_json.write_text(json_text(export_graph(str(self.graph))[0]), encoding="utf-8")
+        self.graph_json.write_text("".join(export_graph(str(self.graph))[0]), encoding="utf-8")
         self.leaf.mkdir(parents=True, exist_ok=True)
         self.golden.mkdir(parents=True, exist_ok=True)
 

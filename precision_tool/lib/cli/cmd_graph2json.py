@@ -10,7 +10,7 @@ from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_n
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.io.ge_graph import is_json
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
@@ -35,10 +35,9 @@ def _options(parser: Parser, session: Session) -> None:
     example="graph2json precision_data/npu/debug_0/graph/ge_proto_00000007_graph_1_Build.txt graph.json",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    document, notes = export_graph(args.graph)
+    pieces, notes = export_graph(args.graph)
     place = shown_path(args.graph)
     session.workspace.notes += [Message("error.place", where=place, reason=note) for note in notes]
-    content = json_text(document)
     path = args.out
     if path is None:
         stem = posixpath.splitext(posixpath.basename(args.graph))[0]
@@ -49,7 +48,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         raise UsageError("cli.output_is_input", path=path)
     _check_target(session, path)
     with atomic_text(path) as file:
-        file.write(content)
+        file.writelines(pieces)
     tell_notes(session, output)
     output.print_line(text("screen.cli.size", path=shown_path(path), size=size_of(path)))
     return DONE

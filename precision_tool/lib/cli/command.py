@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,18 +48,25 @@ class Output:
 
     def show(self, *renderables: RenderableType) -> None:
         """Print results that may be long, through the pager where there is one."""
+        self.stream(renderables)
+
+    def stream(self, pieces: Iterable[RenderableType]) -> None:
+        """Print results, each as soon as it is made."""
         if self.pager is not None:
-            self.pager(Group(*renderables))
+            self.pager(Group(*pieces))
         else:
-            self.out.print(*renderables, sep="\n")
+            for piece in pieces:
+                self.out.print(piece)
 
     def print_line(self, line: str, style: str = "") -> None:
         """Print a line that a narrow terminal does not cut: paths and commands in it can be copied."""
         self.out.print(plain(line, style), soft_wrap=True)
 
-    def write_json(self, document: str) -> None:
-        """Write a JSON document."""
-        self.out.file.write(document + "\n")
+    def write_json(self, document: str | Iterable[str]) -> None:
+        """Write a JSON document, of which pieces are made meanwhile."""
+        for piece in (document,) if isinstance(document, str) else document:
+            self.out.file.write(piece)
+        self.out.file.write("\n")
         self.out.file.flush()
 
 
@@ -139,7 +146,7 @@ def show_result(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    document: Callable[[], str],
+    document: Callable[[], str | Iterable[str]],
     blocks: Callable[[], Iterable[RenderableType]],
 ) -> int:
     """Print the notes, then the result of a command: as JSON if --json asks for it. Return DONE."""
@@ -147,7 +154,7 @@ def show_result(
     if args.json:
         output.write_json(document())
     else:
-        output.show(*blocks())
+        output.stream(blocks())
     return DONE
 
 
@@ -163,9 +170,12 @@ def show_note(output: Output, note: str | Message) -> None:
     output.err.print(plain(text("screen.cli.note", text=shown_reason(render(note))), "yellow"), soft_wrap=True)
 
 
-def spaced(parts: Iterable[Iterable[RenderableType]]) -> list[RenderableType]:
-    """Return everything in order, with an empty line between the parts."""
-    return [line for number, part in enumerate(parts) for line in (*([Text()] if number else []), *part)]
+def spaced(parts: Iterable[Iterable[RenderableType]]) -> Iterator[RenderableType]:
+    """Yield everything in order, with an empty line between the parts."""
+    for number, part in enumerate(parts):
+        if number:
+            yield Text()
+        yield from part
 
 
 def collect_again(session: Session, output: Output) -> NextSteps:

@@ -22,7 +22,7 @@ from precision_tool.lib.data.pair_selection import OpIds, OpNames, OpRange
 from precision_tool.lib.data.sides import Inputs, golden_leaf
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.io.ge_graph import is_json, read_graph_bytes
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import DumpLeaf, Run
@@ -171,9 +171,9 @@ def graph_json(
     out = tools.cached_json(path, "graph2json", __version__)
     notes: tuple[Message, ...] = ()
     if not is_file(out):
-        document, notes = export_graph(path)
+        pieces, notes = export_graph(path)
         with atomic_text(out) as text:
-            text.write(json_text(document))
+            text.writelines(pieces)
     return out, (Message("note.compare.no_atc"), *notes)
 
 

@@ -60,7 +60,7 @@ class Groups(Sequence[Group]):
         self._originals = file.once(originals_of)
         l1_groups = file.column("l1_fusion_group")
         #: The group of each op, and the ops of each group, by their numbers in the file.
-        self._of = array("q", bytes(8 * len(l1_groups)))
+        self.indices = array("q", bytes(8 * len(l1_groups)))
         self._members: list[int | list[int]] = []
         self._groups: dict[int, Group] = {}
         numbers: dict[object, int] = {}
@@ -68,7 +68,7 @@ class Groups(Sequence[Group]):
             l1_group, names = l1_groups[number], self._originals[number]
             key: object = ("L1", l1_group) if l1_group else names or number
             index = numbers.setdefault(key, len(numbers))
-            self._of[number] = index
+            self.indices[number] = index
             if index == len(self._members):
                 self._members.append(number)
             elif isinstance(members := self._members[index], int):
@@ -78,7 +78,7 @@ class Groups(Sequence[Group]):
 
     def index_of(self, op: Op) -> int:
         """Return the index of an op's group, which lists, results and `ni '[17]'` have."""
-        return self._of[self._file.number_of(op)]
+        return self.indices[self._file.number_of(op)]
 
     @property
     def of_several(self) -> Iterator[Group]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
+from typing import overload
 
 from precision_tool.lib.data import graph_catalog as lookup
 from precision_tool.lib.data.dump_names import base_name, flatten, op_number, pattern
@@ -62,12 +65,33 @@ class OpRow:
     found_by: str = ""
 
 
+class OpRows(Sequence[OpRow]):
+    """Rows that are made when they are asked for, and not kept: `make` gets the number of an op in its file."""
+
+    def __init__(self, numbers: Sequence[int], make: Callable[[int], OpRow]) -> None:
+        self._numbers = numbers
+        self._make = make
+
+    @overload
+    def __getitem__(self, key: int) -> OpRow: ...
+    @overload
+    def __getitem__(self, key: slice) -> OpRows: ...
+    def __getitem__(self, key: int | slice) -> OpRow | OpRows:
+        return OpRows(self._numbers[key], self._make) if isinstance(key, slice) else self._make(self._numbers[key])
+
+    def __iter__(self) -> Iterator[OpRow]:
+        return map(self._make, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpListing:
     """The ops of one graph that fit, in execution order, of how many."""
 
     run: RunGraph
-    rows: tuple[OpRow, ...]
+    rows: OpRows
     total: int
 
 
@@ -127,31 +151,54 @@ def list_ops(
     fits = _op_test(op_filter)
     listings = []
     for run in runs:
-        ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
-        index_of = groups_of(run.file).index_of
-        dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
-        cosines, verdicts, scalars = cosines_of(run), verdicts_of(run), scalars_of(run)
-        rows = [
-            OpRow(
-                index=index_of(op),
-                op=op,
-                graph=graph,
-                dumped=base_name(flatten(op.name)) in dumped,
-                cosine=cosines.get(op.name),
-                scalar=scalars.get(flatten(op.name)),
-                judged=verdicts.get(op.name),
-                found_by=how,
-            )
-            for graph, op, how in ops
-            if number in (None, index_of(op))
-        ]
-        rows = sorted((row for row in rows if _has_values(row, op_filter)), key=lambda row: row.index)
-        listings.append(OpListing(run=run, rows=tuple(rows), total=len(run.file.ops)))
+        total = len(run.file.ops)
+        numbers: Iterable[int] = range(total)
+        if _patterns(op_filter):
+            numbers = [at for at in numbers if fits(run.file.glance(at)) is not None]
+        make = _RowMaker(run, fits, cosines_of(run), verdicts_of(run), scalars_of(run))
+        if number is not None:
+            numbers = [at for at in numbers if make.indexes[at] == number]
+        if op_filter.wrong or op_filter.below is not None:
+            numbers = [at for at in numbers if _has_values(make(at), op_filter)]
+        rows = OpRows(array("q", sorted(numbers, key=make.indexes.__getitem__)), make)
+        listings.append(OpListing(run=run, rows=rows, total=total))
     if not any(listing.rows for listing in listings):
         if number is not None and not any(number < len(groups_of(run.file)) for run in runs):
             raise _no_number(runs, number)
         _check_each(runs, op_filter)
     return tuple(listings)
+
+
+class _RowMaker:
+    """Makes the row of an op of a graph by its place in the file."""
+
+    def __init__(
+        self,
+        run: RunGraph,
+        fits: Callable[[Op], str | None],
+        cosines: Mapping[str, float],
+        verdicts: Mapping[str, OpVerdict],
+        scalars: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self._file = run.file
+        self._dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
+        self._fits, self._cosines, self._verdicts, self._scalars = fits, cosines, verdicts, scalars
+        #: The number that results have of each op.
+        self.indexes = groups_of(run.file).indices
+
+    def __call__(self, at: int) -> OpRow:
+        op = self._file.glance(at)
+        flat = flatten(op.name)
+        return OpRow(
+            index=self.indexes[at],
+            op=op,
+            graph=self._file.graphs[bisect_right(self._file.starts, at) - 1].name,
+            dumped=base_name(flat) in self._dumped,
+            cosine=self._cosines.get(op.name),
+            scalar=self._scalars.get(flat),
+            judged=self._verdicts.get(op.name),
+            found_by=self._fits(op) or "",
+        )
 
 
 def _has_values(row: OpRow, op_filter: OpFilter) -> bool:

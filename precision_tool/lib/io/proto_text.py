@@ -284,6 +284,9 @@ def bytes_of(token: Value) -> bytes:
     """Decode a string token to its bytes; adjacent literals are joined."""
     if not isinstance(token, str) or token[:1] not in ('"', "'"):
         raise _bad_value(token, "text")
+    inner = token[1:-1]
+    if "\\" not in inner and token[0] not in inner:  # as most are: a single literal without escapes
+        return inner.encode("latin-1")
     return b"".join(unescape(part[1:-1]) for part in _pieces(_NEXT_STRING_RE, token))
 
 

@@ -136,6 +136,10 @@ class OpTable(ABC):
                     self._numbers[id(op)] = number
         return op
 
+    def glance(self, number: int) -> Op:
+        """Return the op of a number, which is not kept: two of them are two objects."""
+        return self._ops[number] or self.make(number)
+
     def number_of(self, op: Op) -> int:
         """Return the number of an op that was made here. KeyError for any other."""
         return self._numbers[id(op)]
@@ -261,6 +265,11 @@ class GraphFile:
     def starts(self) -> tuple[int, ...]:
         """The number in `ops` at which each graph starts, and how many ops there are."""
         return tuple(accumulate((len(graph.ops) for graph in self.graphs), initial=0))
+
+    def glance(self, number: int) -> Op:
+        """Return the op of a number, to be looked at and forgotten: of a table it is not kept."""
+        ops = self.ops
+        return ops.table.glance(ops.numbers[number]) if isinstance(ops, LazyOps) else ops[number]
 
     def number_of(self, op: Op) -> int:
         """Return the number in `ops` of an op of this file. KeyError for any other."""

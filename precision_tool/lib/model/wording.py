@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import chain, islice
 from math import isfinite
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -39,8 +40,25 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
+class Streamed(list[object]):
+    """A list of a document for JSON whose items are made when they are written, once, and not kept."""
+
+    def __init__(self, items: Iterable[object]) -> None:
+        super().__init__()
+        self._items = iter(items)
+        self._first = [*islice(self._items, 1)]
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def __iter__(self) -> Iterator[object]:
+        return chain(self._first, self._items)
+
+
 def without_nan(value: object) -> object:
     """A document for JSON, which has no NaN and Inf: they become text."""
+    if isinstance(value, Streamed):
+        return Streamed(map(without_nan, value))
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if isinstance(value, dict):

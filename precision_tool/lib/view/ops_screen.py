@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isnan, sqrt
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -19,12 +19,14 @@ from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.op_verdict import OpVerdict
+from precision_tool.lib.model.wording import Streamed
 from precision_tool.lib.view.op_screen import recorded_title
-from precision_tool.lib.view.tables import NUMBERS, NameTable, list_table
+from precision_tool.lib.view.tables import NUMBERS, NameTable, cell_width, list_table
 from precision_tool.lib.view.text import (
     byte_size,
     cosine_text,
     desc_text,
+    json_pieces,
     json_text,
     leaf_words,
     plain,
@@ -35,6 +37,8 @@ from precision_tool.lib.view.text import (
 )
 
 _COLUMN = "screen.view.list.column"
+#: Rows that are made, measured and printed at once.
+_PAGE = 1_000
 #: Wider than any line.
 _ENDLESS = 1 << 20
 #: Before a name that stands in a line of its own.
@@ -64,34 +68,76 @@ def own_error_text(judged: OpVerdict | None) -> Text:
     return Text(percent(judged.own_error), style=_STATE_STYLES.get(judged.state, ""))
 
 
+@dataclass(slots=True)
+class Pages:
+    """What the pages of a table have in common: the next has the columns of those before it, at least as wide."""
+
+    form: int = 0
+    has_judged: bool = False
+    has_modules: bool = False
+    has_passes: bool = False
+    headers: Sequence[RenderableType] = ()
+    widths: Sequence[int] = ()
+
+    def fit(self, table: NameTable) -> NameTable:
+        """Widen a page to those before it, whose header it does without where it has the same columns."""
+        headers = [column.header for column in table.columns]
+        table.show_header = headers != self.headers
+        for column, width in zip(table.columns, () if table.show_header else self.widths, strict=False):
+            column.min_width = width
+        return table
+
+    def keep(self, table: NameTable) -> None:
+        """Take the columns of a page that was drawn, and their widths, for the next."""
+        self.headers = [column.header for column in table.columns]
+        self.widths = [column.min_width or 0 for column in table.columns]
+
+
+#: Forms of a table, by the room that they need: a column for every fact, a line for every fact, names below the rows.
+_WIDE, _NARROW, _STACKED = range(3)
+
+
 class OpTable:
     """Ops as a table: a column for every fact where all fit beside each other, else a line for every fact.
 
-    Where a name does not fit a terminal, it stands in a line below, so that the terminal does not break it.
+    Where a name does not fit a terminal, it stands in a line below, so that the terminal does not break it. `pages`
+    is what the pages of a long table share.
     """
 
-    def __init__(self, rows: Sequence[OpRow], threshold: float) -> None:
-        self._rows = rows
+    def __init__(self, rows: Iterable[OpRow], threshold: float, pages: Pages) -> None:
+        self._rows = tuple(rows)
         self._threshold = threshold
+        self._pages = pages
         #: A column of its own only where something is known.
-        self._has_judged = any(row.judged is not None for row in rows)
-        self._has_modules = any(row.op.module for row in rows)
+        pages.has_judged |= any(row.judged is not None for row in self._rows)
+        pages.has_modules |= any(row.op.module for row in self._rows)
+        pages.has_passes |= any(row.op.pass_names for row in self._rows)
+        self._has_judged, self._has_modules, self._has_passes = pages.has_judged, pages.has_modules, pages.has_passes
+        self._yes = shown(Message("screen.view.list.yes"))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._needed() <= options.max_width:
-            yield self._wide()
+        pages = self._pages
+        if pages.form == _WIDE and self._needed() <= options.max_width:
+            wide = pages.fit(self._wide())
+            yield wide
+            pages.keep(wide)
             return
         narrow = self._narrow()
         endless = options.update(max_width=_ENDLESS)
-        if options.is_terminal and Measurement.get(console, endless, narrow).minimum > options.max_width:
+        if pages.form == _STACKED or (
+            options.is_terminal and Measurement.get(console, endless, narrow).minimum > options.max_width
+        ):
+            pages.form = _STACKED
             yield from self._stacked(console, options)
         else:
-            yield narrow
+            pages.form = _NARROW
+            yield pages.fit(narrow)
+            pages.keep(narrow)
 
     def _needed(self) -> int:
 
         def longest(texts: Iterable[str]) -> int:
-            return max(map(cell_len, texts), default=0)
+            return max(map(cell_width, texts), default=0)
 
         ops = [row.op for row in self._rows]
         scalars = [f"{row.scalar[0]:.6g} / {row.scalar[1]:.6g}" for row in self._rows if row.scalar]
@@ -128,27 +174,25 @@ class OpTable:
             if row.scalar is None
             else values_text(*row.scalar, _is_alike(*row.scalar, self._threshold)),
             *([own_error_text(row.judged)] if self._has_judged else []),
-            shown(Message("screen.view.list.yes")) if row.dumped else Text("-", style="dim"),
+            self._yes if row.dumped else Text("-", style="dim"),
         )
 
     def _wide(self) -> NameTable:
         table = self._table()
         table.add_columns(_COLUMN, "name", *["module"] * self._has_modules)
-        has_passes = any(row.op.pass_names for row in self._rows)
-        if has_passes:
+        if self._has_passes:
             table.add_columns(_COLUMN, "pass")
         table.add_columns(_COLUMN, "outputs")
         for row in self._rows:
             outputs = Text("\n").join(plain(desc_text(desc)) for desc in row.op.output_descs)
-            passes = [Text("\n").join(plain(name, "magenta") for name in row.op.pass_names)] if has_passes else []
+            passes = [Text("\n").join(plain(name, "magenta") for name in row.op.pass_names)] if self._has_passes else []
             modules = [plain(row.op.module)] if self._has_modules else []
             table.add_row(*self._first(row), self._name(row), *modules, *passes, outputs)
         return table
 
     def _narrow(self) -> NameTable:
-        has_passes = any(row.op.pass_names for row in self._rows)
         table = self._table()
-        names = "names_passes" if has_passes else "names_modules" if self._has_modules else "names"
+        names = "names_passes" if self._has_passes else "names_modules" if self._has_modules else "names"
         table.add_columns(_COLUMN, names)
         for row in self._rows:
             table.add_row(*self._first(row), Text("\n").join(self._names(row)))
@@ -163,8 +207,10 @@ class OpTable:
         table = self._table()
         for row in self._rows:
             table.add_row(*self._first(row))
-        header, *lines = console.render_lines(table, options, pad=False)
-        yield from (*header, Segment.line())
+        lines = console.render_lines(self._pages.fit(table), options, pad=False)
+        self._pages.keep(table)
+        if table.show_header:
+            yield from (*lines.pop(0), Segment.line())
         for line, row in zip(lines, self._rows, strict=True):
             yield from (*line, Segment.line())
             for name in Text("\n").join(self._names(row)).split("\n"):
@@ -185,8 +231,9 @@ def op_listing(listing: OpListing, limit: int, threshold: float, reason: str = "
         yield plain(reason, "yellow")
         return
     rows = listing.rows[: limit or None]
-    if rows:
-        yield OpTable(rows, threshold)
+    pages = Pages()
+    for start in range(0, len(rows), _PAGE):
+        yield OpTable(rows[start : start + _PAGE], threshold, pages)
     total = Message("screen.view.list.ops", count=listing.total)
     matching = len(listing.rows)
     yield shown_counts(Message("screen.view.list.of", matching=matching, total=total), len(rows), matching)
@@ -273,8 +320,9 @@ def shown_time(timestamp: int) -> str:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def ops_json(listings: Iterable[OpListing], limit: int) -> str:
-    return json_text({"graphs": [_listing_json(listing, limit) for listing in listings]})
+def ops_json(listings: Iterable[OpListing], limit: int) -> Iterator[str]:
+    """The ops as one JSON document, in pieces."""
+    return json_pieces({"graphs": [_listing_json(listing, limit) for listing in listings]})
 
 
 def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
@@ -286,7 +334,7 @@ def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
         "reason": run.reason or "",
         "total": listing.total,
         "matching": len(listing.rows),
-        "ops": [_op_json(row) for row in listing.rows[: limit or None]],
+        "ops": Streamed(map(_op_json, listing.rows[: limit or None])),
     }
 
 

@@ -43,10 +43,11 @@ class LongTable(Table):
         width = options.max_width if self.width is None else self.width
         widths = self._widths(console, options.update_width(width), headers, cells)
         rows: Iterator[Sequence[str]] = zip(*cells, strict=True)
-        if self.show_header:
-            yield from self._lines(console, headers, widths, is_header=True)
+        lines = self._lines(console, headers, widths, is_header=True) if self.show_header else []
         for row in rows:
-            yield from self._lines(console, row, widths)
+            lines += self._lines(console, row, widths)
+        yield Segment("\n".join(lines))  # rich handles one long text in the time of one short one
+        yield Segment.line()
 
     def _widths(
         self, console: Console, options: ConsoleOptions, headers: Sequence[str], cells: Sequence[Sequence[str]]
@@ -66,10 +67,8 @@ class LongTable(Table):
         sample.add_row(*(Text(max(column, key=_width_of, default="")) for column in cells))
         return sample._calculate_column_widths(console, options)
 
-    def _lines(
-        self, console: Console, row: Sequence[str], widths: Sequence[int], is_header: bool = False
-    ) -> Iterator[Segment]:
-        """The lines of a row, each one string; those of a header stand at its bottom."""
+    def _lines(self, console: Console, row: Sequence[str], widths: Sequence[int], is_header: bool = False) -> list[str]:
+        """The lines of a row; those of a header stand at its bottom."""
         _, right, _, left = self.padding
         last = len(widths) - 1
         columns: list[list[str]] = []
@@ -78,39 +77,35 @@ class LongTable(Table):
             after = right if number < last or self.pad_edge else 0
             room = max(width - before - after, 0)
             lines = text.split("\n") if "\n" in text else [text]
-            if any(_cells(line) > room for line in lines):
+            if any(cell_width(line) > room for line in lines):
                 wrapped = Text(text).wrap(console, room, overflow=column.overflow, no_wrap=column.no_wrap)
                 lines = [line.plain.rstrip() for line in wrapped]
             columns.append([" " * before + _justified(line, room, column.justify) + " " * after for line in lines])
         height = max(map(len, columns))
         if height == 1:
-            yield Segment("".join(lines[0] for lines in columns))
-            yield Segment.line()
-            return
+            return ["".join([lines[0] for lines in columns])]
         blanks = [" " * width for width in widths]
         for lines, blank in zip(columns, blanks, strict=True):
             missing = [blank] * (height - len(lines))
             lines[:] = [*missing, *lines] if is_header else [*lines, *missing]
-        for at in range(height):
-            yield Segment("".join(lines[at] for lines in columns))
-            yield Segment.line()
+        return ["".join([lines[at] for lines in columns]) for at in range(height)]
 
 
 def _plain(cell: RenderableType) -> str:
     return cell.plain if isinstance(cell, Text) else str(cell)
 
 
-def _cells(text: str) -> int:
+def cell_width(text: str) -> int:
     """Columns of the terminal that a line takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def _width_of(text: str) -> int:
-    return max(map(_cells, text.split("\n"))) if "\n" in text else _cells(text)
+    return max(map(cell_width, text.split("\n"))) if "\n" in text else cell_width(text)
 
 
 def _justified(line: str, width: int, justify: str) -> str:
-    blank = " " * (width - _cells(line))
+    blank = " " * (width - cell_width(line))
     return blank + line if justify == "right" else line + blank
 
 
@@ -192,11 +187,8 @@ class NameTable(LongTable):
             yield from _without_end(line)
             yield Segment.line()
 
-    def _lines(
-        self, console: Console, row: Sequence[str], widths: Sequence[int], is_header: bool = False
-    ) -> Iterator[Segment]:
-        for line in super()._lines(console, row, widths, is_header):
-            yield line if line.text == "\n" else Segment(line.text.rstrip(" "))
+    def _lines(self, console: Console, row: Sequence[str], widths: Sequence[int], is_header: bool = False) -> list[str]:
+        return [line.rstrip(" ") for line in super()._lines(console, row, widths, is_header)]
 
 
 def _size_of(console: Console, cell: RenderableType) -> Measurement:
@@ -204,11 +196,11 @@ def _size_of(console: Console, cell: RenderableType) -> Measurement:
     if not isinstance(cell, (str, Text)):
         return Measurement.get(console, console.options.update(max_width=_ENDLESS), cell)
     text = cell if isinstance(cell, str) else cell.plain
-    lines = text.split("\n")
-    widest = max(map(cell_len, lines))
-    if isinstance(cell, Text) and cell.no_wrap:
+    widest = _width_of(text)
+    words = text.split()
+    if words == [text] or (isinstance(cell, Text) and cell.no_wrap):
         return Measurement(widest, widest)
-    return Measurement(max(map(cell_len, text.split()), default=0), widest)
+    return Measurement(max(map(cell_width, words), default=0), widest)
 
 
 def _without_end(line: list[Segment]) -> list[Segment]:

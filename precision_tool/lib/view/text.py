@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +211,19 @@ def byte_size(count: float) -> str:
 
 def json_text(document: object) -> str:
     """A document as JSON, which has no NaN and Inf: they are written as text, and messages in the language in use."""
-    return json.dumps(without_nan(document), indent=1, ensure_ascii=True, default=_json_value)
+    return "".join(json_pieces(document))
+
+
+#: Tokens in a piece of JSON.
+_TOKENS = 5_000
+
+
+def json_pieces(document: object) -> Iterator[str]:
+    """A document as JSON in pieces, as `json_text` writes it; what is `Streamed` in it is made meanwhile."""
+    encoder = json.JSONEncoder(indent=1, ensure_ascii=True, default=_json_value)
+    tokens = encoder.iterencode(without_nan(document))
+    while piece := "".join(islice(tokens, _TOKENS)):
+        yield piece
 
 
 def _json_value(value: object) -> str:

@@ -48,8 +48,14 @@ from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import open_file, read_small_json, signature_of
 from precision_tool.lib.io.fusion_passes import parse_switches, read_fusion_result, read_switches, render
 from precision_tool.lib.io.ge_graph import is_json, load_graph_file
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
-from precision_tool.lib.io.ge_graph_partial import load_graph_lines, peek_graph_name, skim_graph_file, skim_ops
+from precision_tool.lib.io.ge_graph_export import export_graph
+from precision_tool.lib.io.ge_graph_partial import (
+    lines_of,
+    load_graph_lines,
+    peek_graph_name,
+    skim_graph_file,
+    skim_ops,
+)
 from precision_tool.lib.io.hdf5 import copy_ops, read_h5
 from precision_tool.lib.io.msprobe_dump import read_calls, read_construct, read_dump_index, read_stacks
 from precision_tool.lib.io.om_file import read_om_header
@@ -266,8 +272,17 @@ def _graph(path: str) -> Reasons:
     if lines is not None and names != [(op.name, op.type) for op in file.ops]:
         raise WrongAnswerError("a skim of the ops finds others")
     if not is_json(data):
-        json_text(export_graph(path)[0])
+        _export(path, data)
     return file.notes
+
+
+def _export(path: str, data: bytes) -> None:
+    """The JSON of a graph, which is the same where a comment lets a text be read as a whole."""
+    pieces = "".join(export_graph(path)[0])
+    if lines_of(data) is not None:
+        Path(path).write_bytes(data + b"#")
+        if "".join(export_graph(path)[0]) != pieces:
+            raise WrongAnswerError("op by op the JSON is another")
 
 
 def _without_attrs(file: GraphFile) -> list[Any]:

@@ -30,7 +30,7 @@ from precision_tool.lib.compare.result_files import ResultSource, write_source
 from precision_tool.lib.data import graph_cache as cache
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.io.ge_graph import load_graph_bytes
-from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines
 from precision_tool.lib.io.opdebug import decode_status, document_text
 from precision_tool.lib.model.graph import TensorDesc
@@ -288,7 +288,7 @@ def json_graphs(folder: Path) -> list[bytes]:
     found = []
     for text in text_graphs(folder):
         path.write_bytes(text.replace(b", inf", b""))  # which JSON cannot hold
-        found.append(json_text(export_graph(str(path))[0]).encode())
+        found.append("".join(export_graph(str(path))[0]).encode())
     return found
 
 
