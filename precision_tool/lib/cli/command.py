@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,9 +16,11 @@ from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import COMMANDS, find_word
 from precision_tool.lib.cli.words import DONE as DONE
 from precision_tool.lib.cli.words import FOUND as FOUND
+from precision_tool.lib.cli.words import USER_ERROR as USER_ERROR
 from precision_tool.lib.data.settings import start_of_line
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
+from precision_tool.lib.io.stores import noted_unread, take_unread
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain, shown_reason
@@ -58,7 +61,11 @@ class Output:
         self.out.print(plain(line, style), soft_wrap=True)
 
     def write_json(self, document: str) -> None:
-        """Write a JSON document."""
+        """Write a JSON document; an object also says what storage did not give."""
+        unread = noted_unread()
+        if unread and document.startswith("{"):
+            said = {"files": len(unread), "reason": render(unread[min(unread)])}
+            document = json.dumps(json.loads(document) | {"unread": said}, indent=1)
         self.out.file.write(document + "\n")
         self.out.file.flush()
 
@@ -82,10 +89,18 @@ class Command:
     def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
         """Run the command line of the command and return its exit code."""
         args = self.parser(session).parse_args([_with_path(word) for word in argv])
+        take_unread()  # of an earlier command of this process
         try:
-            return self.run(session, args, output)
+            code = self.run(session, args, output)
         finally:  # an error may come of what the notes tell of
             tell_notes(session, output)
+        unread = take_unread()
+        if not unread:
+            return code
+        reason = shown_reason(unread[min(unread)])
+        console = output.err if getattr(args, "json", False) else output.out
+        console.print(plain(text("study.unread", count=len(unread), reason=reason), "yellow"), soft_wrap=True)
+        return USER_ERROR if code in (DONE, FOUND) else code
 
 
 def command(
