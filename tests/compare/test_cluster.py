@@ -329,6 +329,6 @@ def test_a_worker_keeps_freed_memory_as_our_own_processes_do(monkeypatch: pytest
     told: list[int] = []
     monkeypatch.setattr(engine_cluster, "reuse_memory", told.append)
     engine_cluster._make_ready.cache_clear()
-    assert [engine_cluster._run_in((".", urls.secrets()), abs, (number,), {}) for number in (-1, 2)] == [1, 2]
+    assert [engine_cluster._run_in((".", urls.secrets()), abs, (number,), {}).result for number in (-1, 2)] == [1, 2]
     engine_cluster._make_ready.cache_clear()
     assert told == [scheduler.cores()], "once in a process"

@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from builders import Array, aligned_pair, dumped, write_golden
+from command_line import HANG
 
 from precision_tool.lib.compare import tensor_reader
 from precision_tool.lib.compare.pairwise import Measures, Worker, compare_bundles, compare_pairs, cost
@@ -38,10 +39,13 @@ from precision_tool.lib.compare.stream import Block, PairStream, tensors_of
 from precision_tool.lib.compare.tensor_figures import extremes_of, figures_of
 from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
+from precision_tool.lib.io import stores
 from precision_tool.lib.io.layouts import plain_plan
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.io.stores import note_unread
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
@@ -224,6 +228,23 @@ def test_every_way_to_share_the_work_gives_the_same_rows(tmp_path: Path, tiny: N
         assert repr(in_processes[number]) == repr(in_threads[number]) == repr(row)  # to the last bit
         split += cost(pairs[number]) >= TINY["split_bytes"]
     assert 5 < split < len(cases) - 5
+
+
+def not_read(path: str, *, is_raised: bool) -> str:
+    error = FormatError.of(path, "io.unreadable", reason="Input/output error")
+    note_unread(path, error)
+    if is_raised:
+        raise error
+    return path
+
+
+def test_what_workers_could_not_read_is_known_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_unread", {"before": Message("text", text="noted before they were forked")})
+    with process_pool(1) as pool:
+        given, raised = (pool.submit(not_read, f"/{each}", is_raised=each) for each in (False, True))
+        assert given.result(HANG) == "/False"
+        assert isinstance(raised.exception(HANG), FormatError)
+    assert list(stores.take_unread()) == ["before", "/False", "/True"]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -152,6 +152,29 @@ def test_a_study_says_what_its_storage_did_not_give_and_goes_on_later(
         assert told["leaves"][0]["compared"] > compared
 
 
+def test_a_command_says_what_its_storage_did_not_give(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = generate_ranks(tmp_path / "ranks", ranks=1, steps=1, fault="none")
+    monkeypatch.chdir(tmp_path)
+    with serving(tmp_path / "ranks" / truth.data[0]) as served:
+        served.refuses = lambda name: "/npu/debug_0/dump/" in name and "Conv2D.conv1" in name
+        for words in (["vc"], ["ac", "-c", "--json"], ["ni", "conv1/Conv2D"]):
+            served.asked.clear()
+            assert main(["--data", served.url, "--work", "work", *words]) == 2
+            said = capfd.readouterr()
+            refused = {name for name in served.asked if name[:4] == "GET " and served.refuses(name)}
+            if "--json" in words:
+                unread = json.loads(said.out)["unread"]
+                assert unread["files"] == len(refused) == 1
+                assert "503" in unread["reason"]
+            else:
+                assert "1 file could not be read from storage" in said.out
+        served.refuses = lambda name: False
+        assert main(["--data", served.url, "--work", "work", *words]) == 0
+        assert "read from storage" not in capfd.readouterr().out
+
+
 def test_an_answer_that_does_not_end_is_not_read_on() -> None:
     class Endless:
         taken = 0

@@ -16,7 +16,7 @@ from outside_data import GRAPHS, LENET, needs_outside_data
 from precision_tool.lib.io import ge_graph as ge_graph_tree
 from precision_tool.lib.io import ge_graph_partial as ge_graph_skim
 from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
-from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name, skim_graph_file
+from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name, skim_graph_file, skim_ops
 from precision_tool.lib.io.proto_text import parse_proto_text
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
@@ -672,6 +672,24 @@ def test_a_hexadecimal_number_of_thousands_of_digits() -> None:
     text = f'graph {{ op {{ name: "n" id: 0x{"f" * 5000} }} }}'
     with pytest.raises(FormatError, match=r"op 'n': .*where a whole number was expected"):
         load_graph_bytes(text.encode(), "g.txt")
+
+
+@pytest.mark.parametrize("number", ["١٢", "1_2", " 12", "²"])
+def test_numbers_in_other_scripts_and_styles(number: str) -> None:
+    """Python's `int` and `float` take them, protobuf does not."""
+    for field in (f'"id": "{number}"', f'"attr": [{{"key": "f", "value": {{"f": "{number}"}}}}]'):
+        with pytest.raises(FormatError):
+            dict(load_graph_bytes(f'{{"op": [{{{field}}}]}}'.encode(), "x").ops[0].attrs)
+    (op,) = load_graph_bytes(f'{{"op": [{{"input_desc": [{{"dtype": "{number}"}}]}}]}}'.encode(), "x").ops
+    assert op.input_descs[0].dtype == number
+
+
+def test_a_string_that_is_none_is_refused_however_it_is_read(tmp_path: Path) -> None:
+    path = str(write(tmp_path, 'graph {\n  name: "g"\n  op {\n    name: "n"\n    type: "\\q"\n  }\n}\n'))
+    for read in (load_graph_file, skim_graph_file, lambda path: list(skim_ops(path))):
+        with pytest.raises(FormatError) as caught:
+            read(path)
+        assert caught.value.path == path
 
 
 @BOTH

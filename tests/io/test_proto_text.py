@@ -7,9 +7,11 @@ import math
 import pickle
 import random
 from collections.abc import Callable
+from shutil import which
 from typing import Any
 
 import pytest
+from fuzzing.protobuf_oracle import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,7 +207,10 @@ def test_many_strings_and_spaces_are_one_pass() -> None:
         (r'"\x7fELF\xfg\X41"', b"\x7fELF\x0fgA"),
         (r'"\u00e9\U0001f600"', "é😀".encode()),
         (r'"\\n\\\\x"', b"\\n\\\\x"),
-        (r'"\q\U00110000"', rb"\q\U00110000"),
+        (r'"\U00110000\U001fFFFF\U0010ffff"', rb"\U00110000\U001fffff" + "\U0010ffff".encode()),
+        (r'"\ud83d\ude00\U0000D83D\uDE00"', "😀😀".encode()),
+        (r'"\ud83d\U0000de00\ude00\ud83d"', b"\xed\xa0\xbd\xed\xb8\x80\xed\xb8\x80\xed\xa0\xbd"),
+        ('"\\12٣\\x4٣\\1012"', "\n٣\4٣A2".encode()),
         ('"a" \'b\' # "no"\n "c\\n"', b"abc\n"),
     ],
 )
@@ -213,6 +218,41 @@ def test_escapes(token: str, expected: bytes) -> None:
     (raw,) = tree_of(f"a: {token}")["a"]
     assert bytes_of(raw) == expected
     assert string_of(raw) == expected.decode("utf-8", "backslashreplace")
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [
+        *(
+            "\\٣",
+            "\\²",
+            "\\8",
+            "\\q",
+            "\\é",
+            "\\x",
+            "\\x٣",
+            "\\u004",
+            "\\u004٣",
+            "\\U0041",
+            "\\U00200000",
+            "\\UFFFFFFFF",
+        ),
+        *("\\ud83d\\u", "\\\\\\٣"),
+    ],
+)
+def test_what_is_no_escape(escape: str) -> None:
+    """What protobuf's tokenizer refuses (ConsumeString of io/tokenizer.cc)."""
+    with pytest.raises(FormatError) as caught:
+        string_of(tree_of(f'a: "x{escape}"')["a"][0])
+    assert caught.value.kind == "io.proto.escape"
+
+
+@pytest.mark.skipif(which("protoc") is None, reason="there is no protoc")
+def test_names_are_those_of_protobuf() -> None:
+    outcome = compare(300, seed=11)
+    assert not outcome.differing
+    assert outcome.accepted > 200
+    assert outcome.refused > 10
 
 
 @settings(deadline=None)

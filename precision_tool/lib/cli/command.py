@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,9 +16,11 @@ from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import COMMANDS, find_word
 from precision_tool.lib.cli.words import DONE as DONE
 from precision_tool.lib.cli.words import FOUND as FOUND
+from precision_tool.lib.cli.words import USER_ERROR as USER_ERROR
 from precision_tool.lib.data.settings import start_of_line
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
+from precision_tool.lib.io.stores import noted_unread, take_unread
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain, shown_reason
@@ -63,11 +66,26 @@ class Output:
         self.out.print(plain(line, style), soft_wrap=True)
 
     def write_json(self, document: str | Iterable[str]) -> None:
-        """Write a JSON document, of which pieces are made meanwhile."""
-        for piece in (document,) if isinstance(document, str) else document:
-            self.out.file.write(piece)
-        self.out.file.write("\n")
+        """Write a JSON document, of which pieces are made meanwhile; an object also says what storage did not give."""
+        if isinstance(document, str):
+            if document.startswith("{") and noted_unread():
+                document = json.dumps(json.loads(document) | {"unread": _unread()}, indent=1)
+            self.out.file.write(document + "\n")
+        else:
+            last = ""
+            for piece in document:
+                self.out.file.write(last)
+                last = piece
+            if last.endswith("\n}") and noted_unread():
+                last = f'{last.removesuffix("}").rstrip()},\n "unread": {json.dumps(_unread())}\n}}'
+            self.out.file.write(last + "\n")
         self.out.file.flush()
+
+
+def _unread() -> dict[str, int | str]:
+    """Return how many files storage did not give, and why the first of them."""
+    unread = noted_unread()
+    return {"files": len(unread), "reason": render(unread[min(unread)])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +107,18 @@ class Command:
     def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
         """Run the command line of the command and return its exit code."""
         args = self.parser(session).parse_args([_with_path(word) for word in argv])
+        take_unread()  # of an earlier command of this process
         try:
-            return self.run(session, args, output)
+            code = self.run(session, args, output)
         finally:  # an error may come of what the notes tell of
             tell_notes(session, output)
+        unread = take_unread()
+        if not unread:
+            return code
+        reason = shown_reason(unread[min(unread)])
+        console = output.err if getattr(args, "json", False) else output.out
+        console.print(plain(text("study.unread", count=len(unread), reason=reason), "yellow"), soft_wrap=True)
+        return USER_ERROR if code in (DONE, FOUND) else code
 
 
 def command(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from precision_tool.lib.compare.scheduler import PoisonedTaskError, WorkersLostError, cores, reuse_memory
+from precision_tool.lib.compare.scheduler import Done, PoisonedTaskError, WorkersLostError, cores, reuse_memory
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import is_file
 from precision_tool.lib.io.local import reading_from
@@ -223,10 +223,8 @@ class ClusterExecutor(Executor):
                 outer.set_exception(WorkersLostError("compare.task_given_up", address=self.address))
             elif (error := inner.exception()) is not None:
                 outer.set_exception(_poisoned(error))
-            elif isinstance(result := inner.result(), _Raised):
-                outer.set_exception(result.error)
             else:
-                outer.set_result(result)
+                inner.result().hand_on(outer)
 
     def _executor_of(self, host: str) -> Any:
         executor = self._executors.get(host)
@@ -312,27 +310,20 @@ class _Host(Executor):
         return self._cluster.submit_to(self._host, task, arguments, options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """The user's error that a task raised, which no other try would make good."""
-
-    error: PrecisionToolError
-
-
 def _run_in(
     where: tuple[str, urls.Secrets],
     task: Callable[..., Any],
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],
-) -> Any:
-    """Do a task on a worker: relative paths are those of whoever asked for it."""
-    try:
-        _make_ready()
-        urls.take_secrets(where[1])
-        with reading_from(where[0]):
-            return task(*arguments, **options)
-    except PrecisionToolError as error:
-        return _Raised(error)
+) -> Done:
+    """Do a task on a worker: relative paths are those of whoever asked for it.
+
+    No other try would make good the user's error that a task raises.
+    """
+    _make_ready()
+    urls.take_secrets(where[1])
+    with reading_from(where[0]):
+        return Done.by(task, arguments, options)
 
 
 @cache

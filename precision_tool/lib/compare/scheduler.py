@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -31,6 +31,7 @@ from precision_tool.lib.data.settings import check_options
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import let_go
 from precision_tool.lib.io.local import allow, allowed
+from precision_tool.lib.io.stores import note_unread_elsewhere, take_unread
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 
@@ -359,16 +360,55 @@ def thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     pool.shutdown()
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a task gave in another process: a result or the user's error, and what it could not read of its storage."""
+
+    result: Any
+    error: PrecisionToolError | None
+    unread: Mapping[str, Message]
+
+    @classmethod
+    def by(cls, task: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Done:
+        """Do a task."""
+        try:
+            result, error = task(*arguments, **options), None
+        except PrecisionToolError as raised:
+            result, error = None, raised
+        return cls(result, error, take_unread())
+
+    def hand_on(self, future: Future[Any]) -> None:
+        """Give it to whoever waits for the task."""
+        note_unread_elsewhere(self.unread)
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.result)
+
+
 class _Pool(ProcessPoolExecutor):
     """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
 
-    def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         """Hand out a task; this may start a process, which inherits what is blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return super().submit(*arguments, **options)
+            inner = super().submit(Done.by, task, arguments, options)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        outer: Future[Any] = Future()
+        inner.add_done_callback(lambda future: _hand_on(future, outer))
+        return outer
+
+
+def _hand_on(inner: Future[Done], outer: Future[Any]) -> None:
+    if inner.cancelled():
+        outer.cancel()
+        outer.set_running_or_notify_cancel()
+    elif (error := inner.exception()) is not None:
+        outer.set_exception(error)
+    else:
+        inner.result().hand_on(outer)
 
 
 def can_fork() -> bool:
@@ -405,6 +445,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _start_worker(secrets: urls.Secrets, permitted: tuple[list[str], list[str]], workers: int) -> None:
     urls.take_secrets(secrets)
     allow(permitted)
+    take_unread()  # what a forked process inherits is noted in its parent
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

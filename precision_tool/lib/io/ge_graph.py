@@ -23,6 +23,8 @@ from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+#: A number in a string; Python's own `int` and `float` take digits of all scripts, underscores and spaces.
+_NUMBER = re.compile(r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE)
 
 
 def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tuple[Message, ...]]:
@@ -92,7 +94,7 @@ class JsonScalars:
     def integer(self, value: Any) -> int:
         """A whole number, also written as a string."""
         try:
-            if isinstance(value, (int, str)) or (isinstance(value, float) and value.is_integer()):
+            if isinstance(value, int) or _is_number(value) or (isinstance(value, float) and value.is_integer()):
                 return int_of_64_bits(int(value))
         except ValueError:
             pass
@@ -101,7 +103,7 @@ class JsonScalars:
     def number(self, value: Any) -> float:
         """A number, also written as a string."""
         try:
-            if isinstance(value, (int, float, str)):
+            if isinstance(value, (int, float)) or _is_number(value):
                 return float(value)
         except (ValueError, OverflowError):
             pass
@@ -136,6 +138,10 @@ class WireScalars(JsonScalars):
 
     bytes_text = text
     listed_data = data
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
 
 
 def _shown(value: Any) -> str | Message:
@@ -511,7 +517,7 @@ class GraphBuilder:
         if "dtype" not in node:
             return ""
         word = self._scalars.word(node["dtype"][-1])
-        if word.isdecimal():  # how a writer shows a value that is newer than its own list of names
+        if word.isascii() and word.isdecimal():  # how a writer shows a value that is newer than its own list of names
             data_type = BY_CODE.get(self._scalars.integer(word))
             return data_type.name if data_type else word
         return BY_GE_NAME[word].name if word in BY_GE_NAME else word

@@ -283,7 +283,7 @@ class GraphExport:
 
     def _enum(self, value: Any, kind: str) -> str:
         word = self._scalars.word(value)
-        return ENUMS[kind].get(self._scalars.integer(word), word) if word.isdecimal() else word
+        return ENUMS[kind].get(self._scalars.integer(word), word) if word.isascii() and word.isdecimal() else word
 
 
 def _float32(value: float) -> float:

@@ -109,7 +109,11 @@ def _op_heads(file: StoredFile) -> Iterator[tuple[str, str]]:
         for match in _OP_HEAD.finditer(rest):
             if match.start() >= last:
                 break
-            yield _text_token(match[1]), _text_token(match[2] or b'""')
+            try:
+                head = _text_token(match[1]), _text_token(match[2] or b'""')
+            except FormatError as error:
+                raise error.at(file.path) from None
+            yield head
         rest = rest[last:]
 
 
@@ -201,8 +205,10 @@ def _skim_lines(data: bytes) -> _Skimmed | None:
             types[-1] = op_type
     if not all(value[0] in "\"'" for value in (*names, *types)):
         return None  # the full parse says what is wrong
-    type_names = {proto_text.string_of(value) for value in set(types)}
-    return [proto_text.string_of(value) for value in names], type_names, len(types)
+    with suppress(FormatError):  # the full parse says which string is none
+        type_names = {proto_text.string_of(value) for value in set(types)}
+        return [proto_text.string_of(value) for value in names], type_names, len(types)
+    return None
 
 
 # --- Large GE text graphs several times as fast as by a full parse: only what the model needs of them is looked at ---

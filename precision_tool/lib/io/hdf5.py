@@ -46,7 +46,7 @@ _GATHERED_FROM = 4 << 20
 _STRIDE = "Stride"
 _ATTRIBUTES = ("Type", "DataType", "DeviceType", _STRIDE)
 #: numpy's names of types that are read.
-_NUMBER = re.compile(r"[<>|=][biufc]\d{1,2}")
+_NUMBER = re.compile(r"[<>|=][biufc][0-9]{1,2}")
 #: Digits of a sequence number.
 _MAX_DIGITS = 18
 

@@ -241,7 +241,7 @@ def _read_json(path: str, text: bytes) -> OverflowStatus:
 def _output_of(path: str) -> int:
     """The number in `….output.N.json`."""
     number = path.removesuffix(".json").rpartition(".output.")[2]
-    return int(number) if number.isdecimal() and len(number) < 6 else 0
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else 0
 
 
 def _units(document: Mapping[str, Any]) -> tuple[UnitStatus, ...]:

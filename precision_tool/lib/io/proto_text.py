@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,9 +73,14 @@ _NEXT_STRING_RE = re.compile(rf"{_WS}({STRING})", re.DOTALL)
 _OPEN_STRING_RE = re.compile(r"""(?:"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+|'[^'\\\n]*+(?:\\[^\n][^'\\\n]*+)*+)\\?+""")
 _GLIMPSE_RE = re.compile(r"[A-Za-z0-9_.+-]{1,20}|[^\x00-\x7f]{1,8}|.", re.DOTALL)
 _NOT_UTF8_RE = re.compile("[\udc80-\udcff]")
+# The escapes of protobuf's C++ tokenizer (io/tokenizer.cc), with which GE reads a text. Python's text_format takes
+# any escape, and reads \X41, \?, \777 and surrogates otherwise. Groups: 1 octal, 2 hexadecimal, 3 and 4 a pair of
+# surrogates, 5 and 6 a code point, 7 a character; none for a backslash that begins no escape.
 _ESCAPE_RE = re.compile(
-    r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\'\"?]))"
+    r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(?:u|U0000)([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|u([0-9a-fA-F]{4})|U(00[01][0-9a-fA-F]{5})|([abfnrtv\\'\"?])|)"
 )
+_LONGEST_ESCAPE = len("\\U0010ffff")
 _PLAIN_ESCAPES = dict(zip("abfnrtv\\'\"?", "\a\b\f\n\r\t\v\\'\"?", strict=True))
 _BOOLS = dict.fromkeys(("true", "True", "t", "1"), True) | dict.fromkeys(("false", "False", "f", "0"), False)
 
@@ -287,7 +293,7 @@ def bytes_of(token: Value) -> bytes:
     inner = token[1:-1]
     if "\\" not in inner and token[0] not in inner:  # as most are: a single literal without escapes
         return inner.encode("latin-1")
-    return b"".join(unescape(part[1:-1]) for part in _pieces(_NEXT_STRING_RE, token))
+    return b"".join(unescape(part[1:-1], strict=True) for part in _pieces(_NEXT_STRING_RE, token))
 
 
 _ESCAPES = [f"\\{code:03o}" if code < 32 or code > 126 else chr(code) for code in range(256)]
@@ -300,24 +306,40 @@ def escape(value: bytes) -> str:
     return "".join([_ESCAPES[code] for code in value])
 
 
-def unescape(escaped: str) -> bytes:
-    """Bytes of a text with C escapes, one character per byte; an unknown escape stays as it is written."""
+def unescape(escaped: str, *, strict: bool = False) -> bytes:
+    """Bytes of a text with C escapes, one character per byte.
+
+    What is no escape is an error if `strict`, as it is in protobuf's text format; else it stays as it is written.
+    """
     if "\\" in escaped:
-        escaped = _ESCAPE_RE.sub(_unescape_one, escaped)
+        escaped = _ESCAPE_RE.sub(_strictly_unescaped if strict else _unescaped, escaped)
     return escaped.encode("latin-1")
 
 
-def _unescape_one(match: re.Match[str]) -> str:
-    octal, hexadecimal, short, long, plain = match.groups()
+def _strictly_unescaped(match: re.Match[str]) -> str:
+    if match.lastindex is None:
+        start = match.start()
+        raise FormatError.within("io.proto.escape", escape=_shown(match.string[start : start + _LONGEST_ESCAPE]))
+    return _unescaped(match)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    octal, hexadecimal, head, trail, short, long, plain = match.groups()
     if octal:
         return chr(int(octal, 8) & 0xFF)
     if hexadecimal:
         return chr(int(hexadecimal, 16))
     if plain:
         return _PLAIN_ESCAPES[plain]
-    code = int(short or long, 16)
-    # Code points become UTF-8 bytes like the rest of the text; beyond Unicode there is nothing to become.
-    return chr(code).encode("utf-8", "surrogatepass").decode("latin-1") if code <= 0x10FFFF else match[0]
+    if head:
+        code = 0x10000 + ((int(head, 16) & 0x3FF) << 10 | int(trail, 16) & 0x3FF)
+    elif short or long:
+        code = int(short or long, 16)
+    else:
+        return match[0]
+    # Code points become UTF-8 bytes like the rest of the text, a lone surrogate too. The tokenizer also takes what is
+    # beyond Unicode, and writes its number.
+    return f"\\U{code:08x}" if code > sys.maxunicode else chr(code).encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def _unsigned(token: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
@@ -49,9 +49,19 @@ def note_unread(path: str, error: PrecisionToolError) -> None:
     _unread[path] = error.advice_message
 
 
+def note_unread_elsewhere(unread: Mapping[str, Message]) -> None:
+    """Notes what another process, which works for this one, has taken."""
+    _unread.update(unread)
+
+
+def noted_unread() -> dict[str, Message]:
+    """What was noted since it was taken last: the advice of each, by path."""
+    return dict(_unread)
+
+
 def take_unread() -> dict[str, Message]:
-    """What was noted since this was asked last: the advice of each, by path."""
-    noted = dict(_unread)
+    """Return what was noted, and forget it."""
+    noted = noted_unread()
     for path in noted:
         _unread.pop(path, None)
     return noted

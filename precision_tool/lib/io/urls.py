@@ -87,7 +87,7 @@ def _on_disk(scheme: str, text: str) -> str:
 def _check(scheme: str, host: str, below: str, query: str) -> None:
     """Raises the error for a URL in which it is not plain what is secret."""
     _, colon, port = host.partition(":")
-    has_port = not colon or host.startswith(("[", "arn:")) or port == "" or port.isdigit()
+    has_port = not colon or host.startswith(("[", "arn:")) or port == "" or (port.isascii() and port.isdigit())
     if not has_port or (below[:1] in ("", "#") and "@" in below + query):
         raise UsageError("io.url.user", scheme=scheme)
     if "#" in below + query and scheme in _HTTP:

@@ -670,4 +670,10 @@ def _all_parts() -> Mapping[str, Part]:
     """Return all definitions, those of commands by their word."""
     kinds = _Parts()
     tops = {name: make(kinds) for name, make in COMMANDS.items()}
+    unread = kinds.object("Unread", {"files": int, "reason": str})  # of what storage did not give, in any object
+    for top in tops.values():
+        for part in top.get("anyOf", [top]):
+            document = kinds.made.get(part.get("$ref", "").rpartition("/")[2], {})
+            if "properties" in document:
+                document["properties"].setdefault("unread", unread)
     return kinds.made | tops
