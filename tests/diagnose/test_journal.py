@@ -136,3 +136,18 @@ def test_what_failed_is_tried_again(tmp_path: Path) -> None:
         assert journal.outcome(PLAN.leaf.path, "o") == failed
         journal.keep([(PLAN, LeafDone(outcome=LeafOutcome(judged=True)))], "o")
         assert [outcome for _, outcome in journal.stored_outcomes([PLAN], "o")] == [LeafOutcome(judged=True)]
+
+
+@pytest.mark.parametrize("piece", [b"\xff\xfe(", b"\x1b[2J\n("])
+def test_what_a_damaged_database_quotes_is_no_more_than_a_reason(tmp_path: Path, piece: bytes) -> None:
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, LeafDone(outcome=OUTCOME, rows=b"rows"))], "o")
+    (path,) = tmp_path.glob("*.sqlite")
+    schema = b"leaves (\n    path BLOB"
+    assert schema in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(schema, b"leaves (\n    " + piece.ljust(len(schema) - 13, b"'"), 1))
+    with pytest.raises(FormatError, match="damaged") as error:
+        read_rows(str(path), LEAF.path)
+    assert str(error.value).isprintable()
+    with pytest.raises(FormatError, match="damaged"), open_journal(str(tmp_path)):
+        pass
