@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch_files
 
-from fuzzing import WrongAnswerError, kept, seeds, shown
+from fuzzing import WrongAnswerError, kept, requests, seeds, shown
 from fuzzing.mutations import BINARY, BORDERS, CLAIMS, CSV, TEXT, Mutation, mutated
 from fuzzing.structures import MessageSeed, npy_file
 from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
@@ -565,6 +565,7 @@ READERS: dict[str, Reader] = {
     "study_votes": Reader(read=kept.read_votes, files=kept.votes, mutations=(*CLAIMS, *BINARY)),
     "messages": Reader(read=shown.read_message, files=shown.messages, mutations=TEXT, make=shown.message_input),
     "offered": Reader(read=shown.read_offered, files=shown.offered, mutations=TEXT, make=shown.offered_input),
+    "request": Reader(read=requests.read_request, files=requests.requests, mutations=TEXT, make=requests.request_input),
     "names": Reader(read=_names, files=seeds.names, mutations=TEXT),
     "tree": Reader(read=_tree, files=seeds.trees, mutations=TEXT),
     "words": Reader(read=_words, files=seeds.words, mutations=TEXT),
