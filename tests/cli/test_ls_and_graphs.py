@@ -106,6 +106,10 @@ def test_ls_filters(tree: SmallTree, arguments: tuple[str, ...]) -> None:
     assert (graph["total"], graph["matching"]) == (5, 1)
 
 
+def test_two_dashes_are_a_value_where_one_is_expected(tree: SmallTree) -> None:
+    assert "'--'" in ls(tree, "--name=--", code=2).err
+
+
 def test_ls_json_has_the_facts(tree: SmallTree) -> None:
     (graph,) = as_json(ls(tree, "mid", "--json"))["graphs"]
     assert (graph["run"], graph["graph"]) == (0, str(tree.graph))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.diagnose.replica_votes import Role, Vote, pack_votes, unpack_votes
-from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome, open_journal, read_rows
+from precision_tool.lib.diagnose.study_journal import JOURNAL, FirstOp, LeafDone, LeafOutcome, open_journal, read_rows
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.messages import Message
@@ -136,3 +136,20 @@ def test_what_failed_is_tried_again(tmp_path: Path) -> None:
         assert journal.outcome(PLAN.leaf.path, "o") == failed
         journal.keep([(PLAN, LeafDone(outcome=LeafOutcome(judged=True)))], "o")
         assert [outcome for _, outcome in journal.stored_outcomes([PLAN], "o")] == [LeafOutcome(judged=True)]
+
+
+@pytest.mark.parametrize(
+    ("piece", "damaged"),
+    [(b"CREATE TABLE leaves", b"CREATE\xff\x0fABLE leaves"), (b"judged INTEGER", b"jud'ed INTEGER")],
+)
+def test_what_a_damaged_database_quotes_is_no_more_than_a_reason(tmp_path: Path, piece: bytes, damaged: bytes) -> None:
+    with open_journal(str(tmp_path)) as journal:
+        journal.keep([(PLAN, LeafDone(outcome=OUTCOME, rows=b"rows"))], "o")
+    path = tmp_path / JOURNAL
+    assert piece in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(piece, damaged, 1))
+    with pytest.raises(FormatError, match="damaged") as error:
+        read_rows(str(path), LEAF.path)
+    assert str(error.value).isprintable()
+    with pytest.raises(FormatError, match="damaged"), open_journal(str(tmp_path)):
+        pass

@@ -197,8 +197,8 @@ STORED = StoredVerdict(
 )  # fmt: skip
 
 
-#: A message of which a shape is a number.
-UNSHOWABLE = {"kind": "reason.cuts_outside", "fields": {"shape": 3}}
+#: A message whose kind is a number.
+NO_MESSAGE = {"kind": 3, "fields": {}}
 
 
 def test_every_value_comes_back_from_its_document() -> None:
@@ -213,7 +213,7 @@ def test_every_value_comes_back_from_its_document() -> None:
         (("threshold",), "0.98", "StoredVerdict.threshold"),
         (("threshold",), True, "StoredVerdict.threshold"),
         (("threshold",), 10**400, "StoredVerdict.threshold"),
-        (("verdict", "tally", "reasons", 0), [UNSHOWABLE, 1], "Tally.reasons"),
+        (("verdict", "tally", "reasons", 0), [NO_MESSAGE, 1], "Tally.reasons"),
         (("verdict", "culprit"), 3, "StoredVerdict.verdict: Verdict.culprit"),
         (("verdict", "cause"), "stars", "Verdict.cause"),
         (("verdict", "extra"), 1, "Verdict: missing or unknown: extra"),
@@ -221,6 +221,7 @@ def test_every_value_comes_back_from_its_document() -> None:
         (("verdict", "suspects", 0, "facts", 2, "value", "kind"), 1, "Fact.value"),
         (("verdict", "suspects", 0, "number"), 0.5, "Suspect.number"),
         (("verdict", "tally", "reasons", 0), ["late"], "Tally.reasons"),
+        (("verdict", "suspects", 0, "confidence"), "inf", "Verdict.suspects: a confidence of"),
         (("verdict", "gaps", 0, "lack"), None, "NotChecked.lack"),
         (("runs", 0, "ops"), {"name": {"values": ["a"], "rows": []}}, "OpVerdict: missing or unknown: benchmark_own"),
         (("runs", 0, "ops", "state"), {"values": ["right"]}, "OpVerdict.state: no column"),

@@ -175,3 +175,8 @@ def test_every_file_of_the_user_is_opened_one_way() -> None:
         if name not in OTHERWISE:
             found += [f"{name}:{line}: {words}" for line, words in openings(ast.parse(path.read_text("utf-8")))]
     assert found == []
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_what_can_be_no_name_is_its_own_real_path(name: str) -> None:
+    assert files.real_path(f"/x/../{name}") == f"/{name}"

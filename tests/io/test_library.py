@@ -19,9 +19,13 @@ from compiled_kernel import PROCESSORS, compiled_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import precision_tool
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.data_types import decoder
 from precision_tool.lib.io.native import library as module
+
+#: What a copy of the package does without.
+_NOT_COPIED = shutil.ignore_patterns("*.so", "__pycache__", "assets", "demo")
 
 
 def load(path: Path) -> str:
@@ -86,6 +90,44 @@ def test_what_cannot_be_loaded_is_one_line_of_the_log(
     (line,) = told
     assert line.startswith("numpy instead of the compiled kernel: ")
     assert module.description().startswith(f"numpy ({path} cannot be used: ")
+
+
+def test_it_is_loaded_from_its_own_folder_and_from_nowhere_else(tmp_path: Path) -> None:
+    """Where it is missing, neither the working folder, a search path nor a variable has another one loaded."""
+    package = tmp_path / "site"
+    native = "precision_tool/lib/io/native"
+    shutil.copytree(Path(precision_tool.__file__).parent, package / "precision_tool", ignore=_NOT_COPIED)
+    kernel = compiled_library().path
+    elsewhere = tmp_path / "elsewhere"
+    for place in ("", "lib", native, f"{native}/native"):
+        (elsewhere / place).mkdir(parents=True, exist_ok=True)
+        shutil.copy(kernel, elsewhere / place / kernel.name)
+    shutil.copy(kernel, package / kernel.name)
+    variables = ("LD_LIBRARY_PATH", "LD_RUN_PATH", "PRECISION_TOOL_NATIVE", "PRECISION_TOOL_LIBRARY", "PATH")
+    program = (
+        "from precision_tool.lib.io.native import library; print(library.description())\n"
+        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'kernel.compiled' in line})"
+    )
+
+    path = f"{package}:{elsewhere}:{elsewhere}/{native}"
+
+    def loaded() -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=elsewhere, capture_output=True, text=True, check=True,
+            env={**dict.fromkeys(variables, str(elsewhere)), "PYTHONPATH": path},
+        )  # fmt: skip
+        described, maps = done.stdout.splitlines()
+        return described, maps
+
+    assert loaded() == ("numpy (the compiled kernel was not built: pip builds it where there is a C compiler)", "")
+    own = package / native / kernel.name
+    own.symlink_to(kernel)
+    assert loaded() == (f"numpy ({own} is a link)", "")
+    own.unlink()
+    shutil.copy(kernel, own)
+    described, maps = loaded()
+    assert described.startswith("compiled, ")
+    assert maps == str(own)
 
 
 @pytest.mark.parametrize(

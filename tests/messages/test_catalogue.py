@@ -62,6 +62,12 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ("{{{name}}}", {"name": "x"}, "{x}"),
         ("{name}", {"name": "\x1b[31mred"}, "\\x1b[31mred"),
         ("{inner}!", {"inner": Message("color.red")}, "red!"),
+        ("{s:shape}", {"s": ("\x1b[31m", 2)}, "(\\x1b[31m, 2)"),
+        # What a file holds where a figure should be.
+        ("{x:.2f} {x:d} {x:shape} {x:list 2} {x:join ;}", {"x": 1.5}, "1.50 1.5 1.5 1.5 1.5"),
+        ("{x:.2f} {x:count op} {x:bytes}", {"x": ("a\x1b", 2)}, "a\\x1b, 2 a\\x1b, 2 a\\x1b, 2"),
+        ("{x:shape} {x:list 2} {x:join ;}", {"x": "abc"}, "abc abc abc"),
+        ("{n}", {"n": 10**5000}, "1.00000e+5000"),
     ],
 )
 def test_placeholders(texts: dict[str, str], template: str, fields: dict[str, object], shown: str) -> None:

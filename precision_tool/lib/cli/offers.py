@@ -15,7 +15,7 @@ from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.session import Session
 
 #: Names that no shell takes for anything else: neither an option, a home folder, a command, nor a pattern of files.
-PLAIN = re.compile(r"(?:\[[0-9]+\])?(?:[\w./:@%,][\w./:@%+,=~-]*)?")
+PLAIN = re.compile(r"(?!.*[=:]~)(?:\[[0-9]+\])?(?:[\w./:@%,][\w./:@%+,=~-]*)?")
 #: What may be a file, or a folder, too: those of the data folder are offered first.
 IN_FILES = ("graph", "tensor", "result", "file", "folder")
 #: What `-alg` takes.

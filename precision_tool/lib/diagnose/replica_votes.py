@@ -38,7 +38,7 @@ from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
 from precision_tool.lib.diagnose.update_inputs import fed_by, numbers_of, summed_by
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError, shown_name
 from precision_tool.lib.model.documents import from_document, to_document
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
@@ -170,7 +170,7 @@ def unpack_votes(path: str, data: bytes) -> list[Vote]:
                 )
             )  # fmt: skip
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
+        raise FormatError.of(path, "diagnose.rows_damaged", reason=shown_name(str(error))) from error
     return votes
 
 

@@ -18,7 +18,7 @@ from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Verdict
 from precision_tool.lib.io.writing import LockedError, only_process
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError, shown_name
 from precision_tool.lib.model.documents import from_document, to_document
 
 
@@ -204,6 +204,10 @@ CREATE TABLE IF NOT EXISTS tensors (
 _NAMES = ("leaves", "tensors")
 #: Paths that one question to the database names.
 _AT_ONCE = 500
+#: What reading a text as an outcome raises where it is none.
+_NO_OUTCOME = (KeyError, TypeError, ValueError, RecursionError)
+#: What a damaged database raises: it may quote itself in bytes that are no text.
+_DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
 class Journal:
@@ -244,7 +248,7 @@ class Journal:
                 ).fetchall()
             for path, fingerprint, text in rows:
                 if by_path[path].fingerprint == fingerprint:
-                    with suppress(ValueError):  # it is done again
+                    with suppress(*_NO_OUTCOME):  # it is done again
                         yield by_path[path], from_document(LeafOutcome, json.loads(text))
 
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
@@ -292,7 +296,7 @@ class Journal:
         """Raise FormatError for what is stored in a form of ours: the database does not notice when that is damaged."""
         try:
             yield
-        except (KeyError, TypeError, ValueError) as error:
+        except _NO_OUTCOME as error:
             raise _damaged(self.path, error) from error
 
     @contextmanager
@@ -301,7 +305,7 @@ class Journal:
             yield
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
             raise OutputError.of(self.path, "diagnose.journal_not_written", reason=str(error)) from error
-        except sqlite3.DatabaseError as error:
+        except _DAMAGED as error:
             raise _damaged(self.path, error) from error
 
 
@@ -311,7 +315,7 @@ def _stored(path: str) -> bytes:
 
 
 def _damaged(path: str, error: object) -> FormatError:
-    return FormatError.of(path, "diagnose.journal_damaged", reason=str(error))
+    return FormatError.of(path, "diagnose.journal_damaged", reason=shown_name(str(error)))
 
 
 @contextmanager
@@ -327,7 +331,7 @@ def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
                 Path(name).unlink(missing_ok=True)
         try:
             connection = _connected(path)
-        except sqlite3.DatabaseError as error:
+        except _DAMAGED as error:
             raise _damaged(path, error) from error
         with closing(Journal(connection, path)) as journal:
             yield journal
@@ -358,7 +362,7 @@ def read_rows(path: str, leaf: str) -> KeptRows | None:
                 "WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1",
                 (_stored(leaf),),
             ).fetchone()
-    except sqlite3.DatabaseError as error:
+    except _DAMAGED as error:
         raise _damaged(path, error) from error
     if row is None or not row[0]:
         return None

@@ -21,7 +21,7 @@ from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import NewFile
 from precision_tool.lib.messages import render
-from precision_tool.lib.messages.errors import FormatError, UsageError
+from precision_tool.lib.messages.errors import FormatError, UsageError, shown_name
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor, TensorStatistics
@@ -230,7 +230,7 @@ def unpack(path: str, data: bytes, names: Sequence[str] | None = None) -> Column
         ValueError, KeyError, IndexError, EOFError, OSError, MemoryError, zipfile.BadZipFile, zlib.error,
         NotImplementedError,
     ) as error:  # fmt: skip
-        raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
+        raise FormatError.of(path, "diagnose.rows_damaged", reason=shown_name(str(error))) from error
     return columns
 
 

@@ -428,6 +428,10 @@ class Suspect:
     module: str = ""
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"a confidence of {self.confidence}")
+
     def fact(self, name: str) -> Any:
         """Return the value of a fact, None if it has none of this name."""
         return next((fact.value for fact in self.facts if fact.name == name), None)

@@ -332,7 +332,10 @@ class LocalStore(Store):
         return _NewLocalFile(path, place or os.path.dirname(path) or os.curdir)
 
     def real(self, path: str) -> str:
-        return os.path.realpath(path)
+        try:
+            return os.path.realpath(path)
+        except ValueError:  # a zero byte or a surrogate, of which no file has a name: opening it says so
+            return os.path.abspath(path)
 
 
 def _kind(entry: os.DirEntry[str]) -> Kind | None:

@@ -23,6 +23,7 @@ sequences of these:
 
 import json
 import os
+from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
@@ -34,6 +35,8 @@ Field = Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _UNITS = ("B", "kB", "MB", "GB")
+#: Whole numbers from here on, which no data has, are rounded: Python refuses to write thousands of digits.
+_MOST_DIGITS = 10**40
 #: Percentages from here on are shown as a power of ten.
 _MOST_WRITTEN_OUT = 1e6
 
@@ -240,6 +243,14 @@ def _is_set(value: Field) -> bool:
 
 
 def _shown(value: Field, form: str, language: str) -> str:
+    """Return a field in a form, or plain where it does not fit: stored messages and figures come from files."""
+    try:
+        return _formed(value, form, language)
+    except (TypeError, ValueError, IndexError, KeyError, OverflowError):
+        return _plain(value, language)
+
+
+def _formed(value: Field, form: str, language: str) -> str:
     word, _, argument = form.partition(" ")
     if word == "count":
         return f"{value:,} " + _noun(value, argument)
@@ -249,6 +260,8 @@ def _shown(value: Field, form: str, language: str) -> str:
         return percent(value)
     if word == "bytes":
         return byte_size(value)
+    if word in ("shape", "list", "join") and isinstance(value, str):
+        raise TypeError("a text is no sequence of its characters")
     if word == "shape":
         return _shape(value, language)
     if word == "list":
@@ -257,8 +270,7 @@ def _shown(value: Field, form: str, language: str) -> str:
         return argument.join(_plain(item, language) for item in value)
     if word == "of":
         return render(Message(f"{argument}.{str(value).lower()}"), language)
-    # A text where a number is usual (the step of a dump that is no number) is shown as it is.
-    return _plain(value, language) if not form or value is None or isinstance(value, str) else str(format(value, form))
+    return str(format(value, form)) if form else _plain(value, language)
 
 
 def _plain(value: Field, language: str) -> str:
@@ -269,7 +281,7 @@ def _plain(value: Field, language: str) -> str:
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int):
-        return f"{value:,}"
+        return f"{value:,}" if abs(value) < _MOST_DIGITS else f"{Decimal(value):.6g}"
     if isinstance(value, float):
         return f"{value:,.0f}" if isfinite(value) and value == int(value) and abs(value) < 1e6 else f"{value:.6g}"
     return printable(str(value))
@@ -278,7 +290,7 @@ def _plain(value: Field, language: str) -> str:
 def _shape(value: Field, language: str) -> str:
     if value and isinstance(value[0], (list, tuple)):
         return render(Message("list.comma"), language).join(_shape(item, language) for item in value)
-    return "({}{})".format(", ".join(map(str, value)), "," if len(value) == 1 else "")
+    return "({}{})".format(", ".join(printable(str(item)) for item in value), "," if len(value) == 1 else "")
 
 
 def _noun(number: int, nouns: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch_files
 
-from fuzzing import seeds
+from fuzzing import WrongAnswerError, kept, requests, seeds, shown
 from fuzzing.mutations import BINARY, BORDERS, CLAIMS, CSV, TEXT, Mutation, mutated
 from fuzzing.structures import MessageSeed, npy_file
 from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
@@ -81,10 +81,6 @@ from precision_tool.lib.view.text import json_text as view_json
 #: Reasons for a part of the input that could not be read; they are checked as messages are.
 Reasons = Iterable[Message | str | None]
 Files = Callable[[Path], list[bytes]]
-
-
-class WrongAnswerError(Exception):
-    """Two ways to the same answer differ, or what was read is not what is written again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -572,6 +568,19 @@ READERS: dict[str, Reader] = {
     "small_json": Reader(
         read=_small_json, files=seeds.small_jsons, mutations=TEXT, documents=True, file_name="input.json"
     ),
+    "verdict": Reader(
+        read=kept.read_kept_verdict, files=kept.verdicts, mutations=TEXT, documents=True, file_name="verdict_1.json"
+    ),
+    "profile": Reader(
+        read=kept.read_kept_profile, files=kept.profiles, mutations=TEXT, documents=True, file_name="profile_1.json"
+    ),
+    "judgement": Reader(read=kept.read_judgement, files=kept.judgements, mutations=TEXT, documents=True),
+    "study_outcome": Reader(read=kept.read_outcome, files=kept.outcomes, mutations=TEXT, documents=True),
+    "study_database": Reader(read=kept.read_database, files=kept.databases, mutations=(*CLAIMS, *BINARY)),
+    "study_votes": Reader(read=kept.read_votes, files=kept.votes, mutations=(*CLAIMS, *BINARY)),
+    "messages": Reader(read=shown.read_message, files=shown.messages, mutations=TEXT, make=shown.message_input),
+    "offered": Reader(read=shown.read_offered, files=shown.offered, mutations=TEXT, make=shown.offered_input),
+    "request": Reader(read=requests.read_request, files=requests.requests, mutations=TEXT, make=requests.request_input),
     "names": Reader(read=_names, files=seeds.names, mutations=TEXT),
     "tree": Reader(read=_tree, files=seeds.trees, mutations=TEXT),
     "words": Reader(read=_words, files=seeds.words, mutations=TEXT),

@@ -172,6 +172,8 @@ def _loaded() -> tuple[Library | None, str]:
     if choice == "numpy":
         return None, f"{VARIABLE}=numpy"
     path = Path(__file__).with_name("kernel.compiled.so")
+    if path.is_symlink():  # pip and setup.py write a file: a link leads to what others may change
+        return None, f"{path} is a link"
     if not path.exists():
         return None, "the compiled kernel was not built: pip builds it where there is a C compiler"
     try:
