@@ -217,7 +217,7 @@ def test_a_model_out_of_proportion_is_refused_with_what_it_needs(
     with pytest.raises(FormatError) as caught:
         load_graph_file(tmp_path / "net.om")
     assert caught.value.kind == "io.om.part"
-    reason = caught.value.fields["reason"]
+    reason: Any = caught.value.fields["reason"]
     assert reason.kind == "error.io.out_of_proportion.text"
     assert reason.fields["needed"] > reason.fields["limit"] > 0
     assert reason.fields["seconds"] > reason.fields["most_seconds"]
