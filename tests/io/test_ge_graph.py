@@ -692,6 +692,32 @@ def test_a_string_that_is_none_is_refused_however_it_is_read(tmp_path: Path) -> 
         assert caught.value.path == path
 
 
+@READERS
+@pytest.mark.parametrize(
+    "content",
+    [
+        'graph{name:"g" ' + "op{}" * 1000 + "}",
+        'graph {\n  name: "g"\n' + "  op {\n  }\n" * 1000 + "}\n",
+        'graph{name:"g" op{input_desc{shape{dim:[' + ",".join("1" * 3000) + "]}}}}",
+        '{"graph":[{"op":[' + ",".join(["{}"] * 1000) + "]}]}",
+    ],
+)
+def test_a_file_out_of_proportion_is_refused_with_what_it_needs(
+    tmp_path: Path, read: Any, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = to_text(model(op("a_name/as/long/as/usual", "Relu", ("input", "another_name/as/long/as/usual:0"))))
+    monkeypatch.setattr(ge_graph_tree, "MEMORY", 0)  # the proportion alone counts, as for large files
+    read(write(tmp_path, usual))
+    with pytest.raises(FormatError) as caught:
+        read(write(tmp_path, content))
+    assert caught.value.kind == "io.out_of_proportion"
+    fields: dict[str, Any] = caught.value.fields
+    assert fields["needed"] > fields["limit"] >= 13 * len(content)
+    assert fields["seconds"] > fields["most_seconds"]
+    monkeypatch.setattr(ge_graph_tree, "MEMORY", fields["needed"])
+    read(write(tmp_path, content))
+
+
 @BOTH
 def test_negative_indices(load: Any) -> None:
     op = only_op(load, ("input", "a:-1"), ("input", "b:0"), attr("_parent_node_index", ("i", -3)))

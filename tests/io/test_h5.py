@@ -367,6 +367,22 @@ def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         read_h5(str(path))
 
 
+def test_more_links_than_a_file_of_its_size_has_objects_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes 20 bytes, and as long to look behind as a data set of its own."""
+    monkeypatch.setattr(h5, "_FREE_OBJECTS", 10)
+    values = {f"/Op/{number}/output/y": np.ones(100, np.float32) for number in range(20)}
+    assert len(read_h5(str(write_h5(tmp_path / "usual.h5", values))).ops) == 20
+    path = write_h5(tmp_path / "d.h5", {"/Op/1/output/y": np.ones(1, np.float32)})
+    with h5py.File(path, "a") as file:
+        for number in range(1000):
+            file[f"/Op/1/output/{number}"] = file["/Op/1/output/y"]
+    most = 10 + path.stat().st_size // 512
+    with pytest.raises(FormatError, match=f"holds more than {most} groups"):
+        read_h5(str(path))
+
+
 def text(file: h5py.File) -> None:
     file["/Op/2/output/y"] = "words"
 

@@ -13,6 +13,7 @@ from small_tree import faulty_chain, small_tree
 from precision_tool.lib.data.graph_choice import is_named_by
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.io import om_file
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.io.ge_graph_partial import skim_graph_file
@@ -205,6 +206,25 @@ def test_weights_are_not_read(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(len(whole) + size)
     assert len(load_graph_file(path).ops) == 5
+
+
+@pytest.mark.parametrize("piece", [b"\x32\x00", b"\x32\x08\x8a\x02\x05\x1a\x03\x0a\x01\x01"], ids=["ops", "dims"])
+def test_a_model_out_of_proportion_is_refused_with_what_it_needs(
+    tmp_path: Path, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(om_file, "MAX_GRAPH_FIELDS", 100)
+    usual = small_tree(tmp_path / "data", faulty_chain()).graph.read_text("ascii")
+    assert len(load_graph_file(write_om(tmp_path / "usual.om", usual)).ops) == 5
+    graph = piece * 1000
+    length = len(graph)
+    (tmp_path / "net.om").write_bytes(om_bytes(b"\x3a" + bytes((length & 127 | 128, length >> 7)) + graph))
+    with pytest.raises(FormatError) as caught:
+        load_graph_file(tmp_path / "net.om")
+    assert caught.value.kind == "io.om.part"
+    reason: Any = caught.value.fields["reason"]
+    assert reason.kind == "error.io.out_of_proportion.text"
+    assert reason.fields["needed"] > reason.fields["limit"] > 0
+    assert reason.fields["seconds"] > reason.fields["most_seconds"]
 
 
 def test_what_is_no_offline_model(tmp_path: Path) -> None:

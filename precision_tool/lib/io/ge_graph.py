@@ -18,6 +18,7 @@ from precision_tool.lib.io.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.om_file import MAGIC, model_bytes, parse_om
 from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
+from precision_tool.lib.io.wire import MEMORY, out_of_proportion
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -203,7 +204,29 @@ def read_graph_bytes(path: str) -> bytes:
         data = file.read_at(0, size)
     if not data or data.isspace():
         raise FormatError.of(path, "io.empty")
+    refuse_out_of_proportion(data, path)
     return data
+
+
+#: Bytes that what a character begins takes in memory, in text and in JSON, and how many times the size of a file these
+#: may be: real graphs come to 10 times in text and, written in lines, 8 in JSON.
+_TEXT_COSTS, _MAX_TEXT_TIMES = {b"{": 400, b"<": 400, b":": 120, b",": 60}, 13
+_JSON_COSTS, _MAX_JSON_TIMES = {b"{": 300, b"[": 80, b":": 200, b",": 40}, 18
+
+
+def refuse_out_of_proportion(data: bytes, path: str) -> None:
+    """Raise FormatError for a text whose tree would be too large, beyond what graphs of its size have.
+
+    It counts quickly what makes the tree; in strings these characters are rare.
+    """
+    if data.startswith(MAGIC):  # whose reader counts what it reads
+        return
+    costs, times = (_JSON_COSTS, _MAX_JSON_TIMES) if is_json(data) else (_TEXT_COSTS, _MAX_TEXT_TIMES)
+    limit = max(MEMORY, times * len(data))
+    if len(data) * max(costs.values()) > limit:
+        needed = sum(cost * data.count(character) for character, cost in costs.items())
+        if needed > limit:
+            raise out_of_proportion(path, len(data), needed, limit)
 
 
 def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[Node, tuple[Message, ...], Scalars]:

@@ -37,6 +37,9 @@ from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, T
 
 #: The most groups and data sets of a file, and parts of a name, that are looked at.
 MAX_OBJECTS, MAX_DEPTH = 4_000_000, 32
+#: Objects that a file may have in any case, and bytes of it for each further one: dumps have 800 besides the values. A
+#: link is an object, which takes 20 bytes in the file and 100 µs to look behind.
+_FREE_OBJECTS, _OBJECT_BYTES = 20_000, 512
 #: No compression makes data smaller than this many times (deflate: 1032), and chunks are never far below their size.
 MAX_RATIO = 1100
 _SLACK = 1 << 16
@@ -77,7 +80,8 @@ def read_h5(path: str) -> H5Dump:
     size = check_file(path)
     contents = _Contents(path, size)
     try:
-        with hdf5_rows("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
+        most = min(MAX_OBJECTS, _FREE_OBJECTS + size // _OBJECT_BYTES)
+        with hdf5_rows("walk", path, most=most, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
             for row in rows:
                 contents.take(H5Object(**row))
     except Hdf5Error as error:

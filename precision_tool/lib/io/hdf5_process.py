@@ -34,7 +34,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The superblock of version 0 or 1 up to the end of the widest address of a driver information block.
 _SUPERBLOCK = 28 + 4 * 8
 #: CPU seconds and seconds of silence after which the child is ended, memory that it may take.
-CPU_SECONDS, WAIT_SECONDS, MEMORY = 30, 600, 1 << 30
+CPU_SECONDS, WAIT_SECONDS, MEMORY = 10, 600, 450 << 20
 #: Bytes of answers to one request: those of the most objects a file may have, with names of the usual length.
 MOST_ANSWERED = 1 << 30
 #: A file that the child died of so many times is not tried again.

@@ -12,7 +12,7 @@ from precision_tool.lib.io.data_types import BY_CODE
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.proto_messages import Schema
 from precision_tool.lib.io.stores import StoredFile
-from precision_tool.lib.io.wire import WireReader
+from precision_tool.lib.io.wire import FIELD_SHARE, MAX_GRAPH_FIELDS, WireReader
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 
@@ -333,7 +333,7 @@ def is_om(path: str) -> bool:
 
 
 def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
-    wire = WireReader(source.path, source.size, source.read_at, max_fields=max(1 << 17, part.stop - part.start))
+    wire = WireReader(source.path, source.size, source.read_at, max_fields=MAX_GRAPH_FIELDS, field_share=FIELD_SHARE)
     try:
         return _SCHEMA.read(wire, part.start, part.stop, "ModelDef")
     except FormatError as error:

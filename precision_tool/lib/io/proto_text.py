@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -312,7 +313,7 @@ def unescape(escaped: str, *, strict: bool = False) -> bytes:
     What is no escape is an error if `strict`, as it is in protobuf's text format; else it stays as it is written.
     """
     if "\\" in escaped:
-        escaped = _ESCAPE_RE.sub(_strictly_unescaped if strict else _unescaped, escaped)
+        escaped = _ESCAPE_RE.sub(_strictly_unescaped if strict else lambda match: _unescaped(match[0]), escaped)
     return escaped.encode("latin-1")
 
 
@@ -320,10 +321,13 @@ def _strictly_unescaped(match: re.Match[str]) -> str:
     if match.lastindex is None:
         start = match.start()
         raise FormatError.within("io.proto.escape", escape=_shown(match.string[start : start + _LONGEST_ESCAPE]))
-    return _unescaped(match)
+    return _unescaped(match[0])
 
 
-def _unescaped(match: re.Match[str]) -> str:
+@lru_cache(maxsize=4096)  # a kernel is megabytes of the same few hundred
+def _unescaped(escape: str) -> str:
+    match = _ESCAPE_RE.fullmatch(escape)
+    assert match is not None
     octal, hexadecimal, head, trail, short, long, plain = match.groups()
     if octal:
         return chr(int(octal, 8) & 0xFF)

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.ge_graph import TextScalars
+from precision_tool.lib.io.ge_graph import TextScalars, refuse_out_of_proportion
 from precision_tool.lib.io.proto_messages import SPAN, Schema
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tfdbg_files import TYPES
-from precision_tool.lib.io.wire import LENGTH, WireReader
+from precision_tool.lib.io.wire import FIELD_SHARE, LENGTH, MAX_GRAPH_FIELDS, WireReader
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -468,7 +468,7 @@ _NAME = "tensorflow"
 
 
 def _reader(file: StoredFile) -> WireReader:
-    return WireReader(file.path, file.size, file.read_at, max_fields=max(1 << 17, file.size))
+    return WireReader(file.path, file.size, file.read_at, max_fields=MAX_GRAPH_FIELDS, field_share=FIELD_SHARE)
 
 
 def _binary_graphs(file: StoredFile) -> list[Graph]:
@@ -522,6 +522,7 @@ def _binary_ops(wire: WireReader, start: int, stop: int) -> Iterator[Op]:
 
 
 def _text_graphs(data: bytes, path: str) -> list[Graph]:
+    refuse_out_of_proportion(data, path)
     root = proto_text.parse_proto_text(data, path)
     metas = root.get("meta_graphs") or ([root] if "graph_def" in root else None)
     scalars = TextScalars()

@@ -14,12 +14,28 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 WINDOW = 1 << 16
 #: Fields that a reader walks, those in messages inside messages included: enough for ten thousand tensors.
 MAX_FIELDS = 1 << 17
+#: What a file that may have been made to do harm may take in any case: bytes of memory, and of these what a second of
+#: reading makes on a slow machine. A file takes more only in the proportion of what others write.
+MEMORY, BYTES_PER_SECOND = 500_000_000, 50_000_000
+#: Bytes that a field of a graph takes in memory; fields of a graph in any case, and one more for so many bytes: real
+#: ones have one for 6 to 8.
+_FIELD_BYTES = 250
+MAX_GRAPH_FIELDS, FIELD_SHARE = 1 << 18, 5
+
+
+def out_of_proportion(path: str, size: int, needed: float, limit: float) -> FormatError:
+    """Return the error of a file of `size` bytes that would take `needed` bytes of memory."""
+    return FormatError.of(
+        path, "io.out_of_proportion", size=size, needed=needed, seconds=needed / BYTES_PER_SECOND, limit=limit,
+        most_seconds=limit / BYTES_PER_SECOND,
+    )  # fmt: skip
 
 
 class WireReader:
     """Walks the fields of messages in a file. Length-delimited values are given as spans, not read.
 
-    It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte.
+    It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte. With
+    `field_share` it walks one more for each so many bytes, and counts numbers in a row as fields.
     """
 
     def __init__(
@@ -29,6 +45,7 @@ class WireReader:
         read_at: Callable[[int, int], bytes],
         max_fields: int = MAX_FIELDS,
         window: int = WINDOW,
+        field_share: int = 0,
     ) -> None:
         """`read_at` gives so many bytes from an offset; nothing from `size` on is read."""
         self.path, self.size = path, size
@@ -36,6 +53,7 @@ class WireReader:
         self._window = b""
         self._window_start, self._most = 0, window
         self._max_fields = self._fields_left = max_fields
+        self._first_fields, self._field_share = max_fields, field_share
 
     def byte(self, position: int) -> int:
         """One byte."""
@@ -80,7 +98,7 @@ class WireReader:
             tag_at = position
             self._fields_left -= 1
             if self._fields_left < 0:
-                raise FormatError.of(self.path, "io.wire.fields", offset=tag_at, limit=self._max_fields)
+                self._allow_more(tag_at)
             # As in `varint`, without the call: most tags and lengths are of one byte, and there are many of them.
             window, index = self._window, position - self._window_start
             if 0 <= index < len(window) and window[index] < 0x80:
@@ -113,6 +131,18 @@ class WireReader:
             yield number, kind, position, position + size, tag_at
             position += size
 
+    def _allow_more(self, position: int) -> None:
+        """Allow fields in proportion to the bytes before `position`; FormatError where there are too many for these."""
+        if not self._field_share:
+            raise FormatError.of(self.path, "io.wire.fields", offset=position, limit=self._max_fields)
+        more = self._first_fields + position // self._field_share - self._max_fields
+        if more <= 0:
+            needed = self._max_fields * _FIELD_BYTES * self.size / max(position, 1)
+            limit = _FIELD_BYTES * max(self._first_fields, self.size / self._field_share)
+            raise out_of_proportion(self.path, self.size, needed, limit)
+        self._max_fields += more
+        self._fields_left = more - 1
+
     def message(self, start: int, end: int, field: int) -> Optional[Tuple[int, int]]:
         """Start and end of the first message in field `field` of a message."""
         for number, kind, value, stop, _ in self.fields(start, end):
@@ -128,6 +158,10 @@ class WireReader:
             return [struct.unpack("<Q" if kind == FIXED64 else "<I", self.bytes_at(value, stop))[0]]
         numbers: List[int] = []
         while value < stop and len(numbers) < limit:
+            if self._field_share:
+                self._fields_left -= 1
+                if self._fields_left < 0:
+                    self._allow_more(value)
             number, value = self.varint(value, stop)
             numbers.append(number)
         return numbers
