@@ -222,6 +222,7 @@ def test_every_value_comes_back_from_its_document() -> None:
         (("verdict", "suspects", 0, "number"), 0.5, "Suspect.number"),
         (("verdict", "tally", "reasons", 0), ["late"], "Tally.reasons"),
         (("verdict", "suspects", 0, "confidence"), "inf", "Verdict.suspects: a confidence of"),
+        (("verdict", "confidence"), "nan", "StoredVerdict.verdict: a confidence of"),
         (("verdict", "gaps", 0, "lack"), None, "NotChecked.lack"),
         (("runs", 0, "ops"), {"name": {"values": ["a"], "rows": []}}, "OpVerdict: missing or unknown: benchmark_own"),
         (("runs", 0, "ops", "state"), {"values": ["right"]}, "OpVerdict.state: no column"),

@@ -228,7 +228,7 @@ def unpack(path: str, data: bytes, names: Sequence[str] | None = None) -> Column
                 columns[name] = _read_texts(arrays[key], arrays[f"{name}.texts"])
     except (
         ValueError, KeyError, IndexError, EOFError, OSError, MemoryError, zipfile.BadZipFile, zlib.error,
-        NotImplementedError,
+        NotImplementedError, AttributeError, TypeError, RuntimeError,  # what is no array, or encrypted
     ) as error:  # fmt: skip
         raise FormatError.of(path, "diagnose.rows_damaged", reason=shown_name(str(error))) from error
     return columns

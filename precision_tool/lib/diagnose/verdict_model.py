@@ -402,6 +402,12 @@ class NotChecked:
     op: str = ""
 
 
+def _check_confidence(confidence: float) -> None:
+    """ValueError for what no verdict has: it may come from a file."""
+    if not 0 <= confidence <= 1:
+        raise ValueError(f"a confidence of {confidence}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
     """One independent fault. `culprit` is an op, or the variable at the root; `number` its place in execution order.
@@ -429,8 +435,7 @@ class Suspect:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.confidence <= 1:
-            raise ValueError(f"a confidence of {self.confidence}")
+        _check_confidence(self.confidence)
 
     def fact(self, name: str) -> Any:
         """Return the value of a fact, None if it has none of this name."""
@@ -471,6 +476,9 @@ class Verdict:
     worst: WorstCosine | None = None
     #: What it did not see; in words where they are rendered.
     gaps: tuple[NotChecked | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_confidence(self.confidence)
 
     @property
     def first(self) -> Suspect | None:

@@ -132,7 +132,9 @@ class _Hdf5Bytes(StoredFile):
 
 def _in_order(data: bytes, dtype: np.dtype, tensor: Tensor) -> bytes:
     """Elements that lie with strides, in logical order."""
-    strides = [stride * dtype.itemsize for stride in tensor.strides]
+    # The stride of a single element says nothing, and may be any number.
+    steps = zip(tensor.strides, tensor.shape, strict=True)
+    strides = [stride * dtype.itemsize if extent > 1 else 0 for stride, extent in steps]
     elements = np.frombuffer(data, dtype)
     return np.lib.stride_tricks.as_strided(elements, tensor.shape, strides, writeable=False).tobytes()
 

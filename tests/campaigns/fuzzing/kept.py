@@ -163,7 +163,8 @@ def read_judgement(path: str) -> Reasons:
         return ()
     result = OpResult(op=op, **{name: getattr(entry.judgement, name) for name in judgement_journal._FIELDS})
     json_text(judged_json(result.verdict()))
-    if from_document(judgement_journal._Entry, json.loads(json.dumps(to_document(entry)))) != entry:
+    document = to_document(entry)
+    if to_document(from_document(judgement_journal._Entry, json.loads(json.dumps(document)))) != document:
         raise WrongAnswerError("what is kept is not what is read again")
     return ()
 
@@ -201,9 +202,9 @@ def read_outcome(path: str) -> Reasons:
         raise WrongAnswerError("two questions, two answers")
     state = state_of(_PLAN, outcome)
     json_text({"failure": state.failure, "lack": state.lack, "reason": state.unread_reason})
-    yield from (state.failure, state.lack, state.unread_reason)
     if outcome.verdict is not None:
         _shown(verdict_block(outcome.verdict))
+    return ()
 
 
 def databases(folder: Path) -> list[bytes]:
