@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,24 +35,23 @@ _GRID = {
 _FIRST_USER = 61_000
 
 
-def _limiting(kind: int, limit: int, user: int) -> Callable[[], None]:
-    def limit_this() -> None:
-        resource.setrlimit(kind, (limit, limit))
-        if kind == resource.RLIMIT_NPROC and os.getuid() == 0:
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
+def _as_user(kind: int, user: int) -> list[str]:
+    """What comes before the command: root becomes a user who may still read everything."""
+    if kind != resource.RLIMIT_NPROC or os.getuid() != 0:
+        return []
+    rights = "-all,+dac_override,+dac_read_search,+fowner"
+    ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return ["setpriv", *ids, f"--inh-caps={rights}", f"--ambient-caps={rights}"]
 
-    return limit_this
 
-
-def _run(command: Command, folder: Path, limiting: Callable[[], None] | None) -> tuple[int | None, str]:
+def _run(
+    command: Command, folder: Path, before: Sequence[str] = (), limiting: Callable[[], None] | None = None
+) -> tuple[int | None, str]:
     """Exit code (None: it hangs), and what it said."""
     fresh(folder, command)
-    for place in (folder, folder / "work", *folder.rglob("*")):
-        place.chmod(0o777 if place.is_dir() else 0o666)  # for the other user
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder.parent), "COLUMNS": "120"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "precision_tool", *command.words],
+        [*before, sys.executable, "-m", "precision_tool", *command.words],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
@@ -84,10 +84,8 @@ def main() -> int:
     """Runs the campaign; 1 where there are findings."""
     findings = runs = refused = 0
     with tempfile.TemporaryDirectory(prefix="limits") as temporary:
-        os.chmod(temporary, 0o777)
         folder = Path(temporary) / "run" / "folder"
         folder.parent.mkdir()
-        folder.parent.chmod(0o777)
         data = make_data(Path(temporary) / "data")
         all_commands = {
             **commands(data),
@@ -101,7 +99,7 @@ def main() -> int:
             command = all_commands[name]
             whole = []
             for _ in range(2):
-                code, _ = _run(command, folder, None)
+                code, _ = _run(command, folder)
                 whole.append(contents(folder))
             assert code in (0, 1), name
             same = {path: held for path, held in whole[0].items() if whole[1].get(path) == held}
@@ -109,7 +107,8 @@ def main() -> int:
                 kind, unit, limits, names = _GRID[letter]
                 for limit in limits:
                     runs += 1
-                    ended, errors = _run(command, folder, _limiting(kind, limit * unit, _FIRST_USER + runs))
+                    limiting = partial(resource.setrlimit, kind, (limit * unit, limit * unit))
+                    ended, errors = _run(command, folder, _as_user(kind, _FIRST_USER + runs), limiting)
                     refused += ended == 2
                     finding = _finding(ended, errors, names, code)
                     written = contents(folder)

@@ -27,6 +27,7 @@ from precision_tool.lib.compare.scheduler import (
     Meter,
     Resources,
     WorkersLostError,
+    affordable,
     can_fork,
     counting,
     free_memory,
@@ -973,7 +974,9 @@ def _recompute_ops(
     left = [number for number in range(len(ops)) if number not in done]
     count = min(resources.count, _MAX_WORKERS, len(left))
     if count > 1 and sum(sizes[number] for number in left) >= _SERIAL_ELEMENTS and can_fork():
-        return spread_ops.run(count)
+        count = affordable(count)
+        if count > 1:
+            return spread_ops.run(count)
     for number in left:
         done[number] = recomputer.recompute(ops[number])
         if journal is not None:

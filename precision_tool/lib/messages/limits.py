@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import resource
+from contextlib import suppress
 from typing import Iterator, Optional
 
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -25,10 +26,8 @@ class Reserve:
     def __init__(self) -> None:
         self._held: Optional[mmap.mmap] = None
         if limit_of(resource.RLIMIT_AS):
-            try:
+            with suppress(OSError, ValueError):  # then there is nothing to keep
                 self._held = mmap.mmap(-1, _RESERVE)
-            except (OSError, ValueError):  # then there is nothing to keep
-                pass
 
     def release(self) -> None:
         """Give it back."""
