@@ -348,7 +348,7 @@ class _Bundle:
             except (BrokenExecutor, WorkersLostError):
                 raise
             except Exception as error:
-                if is_of_machine(error):
+                if is_of_machine(error, cost(pair)):
                     raise
                 row = failed_row(pair, error)
                 self._last = None

@@ -91,6 +91,7 @@ from precision_tool.lib.diagnose.sampling import (
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.limits import is_of_machine, limit_error
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
@@ -356,17 +357,26 @@ class Recomputer:
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
+            self._check_machine(op, error)
             result = replace(base, reason=error.reason)
             if error.reason.kind in _OF_CONNECTIONS and not is_fused(op):
                 self._unconnected[self._connections(op)] = error.reason
         except PrecisionToolError as error:
             result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
-        except MemoryError:
+        except MemoryError as error:
+            self._check_machine(op, error)
             result = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
+            self._check_machine(op, error)
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             result = replace(base, reason=failed)
         return replace(result, seconds=time.monotonic() - start)
+
+    def _check_machine(self, op: Op, error: Exception) -> None:
+        """Raise LimitError for an error that every other op has too."""
+        limit = limit_error(error)
+        if limit is not None and is_of_machine(error, 8 * elements_of(self, op)):
+            raise limit from error
 
     def _connections(self, op: Op) -> tuple[object, ...]:
         """Return what tells an op of which a formula says that inputs are missing from others of its type."""

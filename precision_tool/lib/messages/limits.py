@@ -14,6 +14,8 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: Address space kept for telling of its end; and what loading numpy and the first workers takes.
 _RESERVE, _START_BYTES = 16 << 20, 128 << 20
+#: Work on less is not too large by itself where memory is short.
+_LITTLE_BYTES = 32 << 20
 
 
 class LimitError(PrecisionToolError):
@@ -65,9 +67,14 @@ def limit_error(error: Optional[BaseException]) -> Optional[LimitError]:
     return None
 
 
-def is_of_machine(error: BaseException) -> bool:
-    """Return whether an error would come of any file: too many are open, or no process can be started."""
-    return not isinstance(error, MemoryError) and any(_kind(cause) not in ("", "memory") for cause in _causes(error))
+def is_of_machine(error: BaseException, nbytes: int) -> bool:
+    """Return whether an error in work on so many bytes would come of any other too.
+
+    So it is where too many files are open, no process can be started, or the address space is too small for little.
+    """
+    kinds = set(map(_kind, _causes(error)))
+    is_little = nbytes < _LITTLE_BYTES and limit_of(resource.RLIMIT_AS) is not None
+    return bool(kinds - {"", "memory"}) or ("memory" in kinds and is_little)
 
 
 def _causes(error: Optional[BaseException]) -> Iterator[BaseException]:
