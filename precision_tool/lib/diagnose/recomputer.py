@@ -12,7 +12,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -91,7 +90,7 @@ from precision_tool.lib.diagnose.sampling import (
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
-from precision_tool.lib.messages.limits import is_of_machine, limit_error
+from precision_tool.lib.messages.limits import has_memory_limit, is_of_machine, limit_error
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
@@ -1039,12 +1038,12 @@ class _Spread:
         _inherited.append(self._recomputer)
         self._spare = free_memory() // 2
         try:
-            with (
-                suppress(BrokenExecutor),  # what was not judged says so
-                self._recomputer.values.sharing(workers),
-                process_pool(workers) as pool,
-            ):
+            with self._recomputer.values.sharing(workers), process_pool(workers) as pool:
                 run_tasks(self, pool, limit=2 * workers)
+        except BrokenExecutor as error:
+            if has_memory_limit():  # OpenBLAS ends the process: most ops would not be judged
+                raise limit_error(error) or error from error
+            # What was not judged says so.
         finally:
             _inherited.pop()
         return self._results()

@@ -67,13 +67,18 @@ def limit_error(error: Optional[BaseException]) -> Optional[LimitError]:
     return None
 
 
+def has_memory_limit() -> bool:
+    """Return whether the address space of this process has a limit."""
+    return limit_of(resource.RLIMIT_AS) is not None
+
+
 def is_of_machine(error: BaseException, nbytes: int) -> bool:
     """Return whether an error in work on so many bytes would come of any other too.
 
     So it is where too many files are open, no process can be started, or the address space is too small for little.
     """
     kinds = set(map(_kind, _causes(error)))
-    is_little = nbytes < _LITTLE_BYTES and limit_of(resource.RLIMIT_AS) is not None
+    is_little = nbytes < _LITTLE_BYTES and has_memory_limit()
     return bool(kinds - {"", "memory"}) or ("memory" in kinds and is_little)
 
 
