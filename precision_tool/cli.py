@@ -66,15 +66,20 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
         write_ascii_where_asked()
     from precision_tool.lib.messages.errors import PrecisionToolError
+    from precision_tool.lib.messages.limits import LimitError, Reserve, limit_error
 
+    reserve = Reserve()
     try:
         code = _run(arguments)
         sys.stdout.flush()  # a reader that has gone shows here at the latest
         return code
     except PrecisionToolError as error:
+        reserve.release()
         from precision_tool.lib.data.workspace import without_folder
 
-        return _fail(without_folder(error.message), error.hint, error.exit_code)
+        limit = None if isinstance(error, LimitError) else limit_error(error)
+        hint = error.hint if limit is None else limit.advice
+        return _fail(without_folder(error.message), hint, error.exit_code)
     except KeyboardInterrupt:
         return _stopped(argv is None)
     except BrokenPipeError:
@@ -91,6 +96,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
         return _fail(text("screen.cli.no_package", name=error.name), f"pip install {' '.join(DEPENDENCIES)}")
     except OSError as error:
+        reserve.release()
+        limit = limit_error(error)
+        if limit is not None:
+            return _fail(limit.message, limit.hint)
         # What names no file is no file of ours: it is the place that standard output goes to.
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _internal_error(arguments)
@@ -99,6 +108,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
         return _fail(text("screen.cli.no_output", reason=error.strerror), text("screen.cli.free_space"))
     except Exception as error:
+        reserve.release()
+        limit = limit_error(error)
+        if limit is not None:
+            return _fail(limit.message, limit.hint)
         # Ctrl+C while an import makes a class is said by an error about the class.
         is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
         return _stopped(argv is None) if is_stopped else _internal_error(arguments)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.cli.ascii_signs import SIGNS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.logs import start_log
+from precision_tool.lib.messages.limits import check_address_space
 
 if TYPE_CHECKING:
     from precision_tool.lib.session import Session
@@ -89,6 +90,7 @@ def _open(settings: Settings) -> Session:
     atexit.register(gc.freeze)
     # Before numpy loads: its BLAS threads would only compete with our worker processes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    check_address_space()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that has no 卷积 shows \\u5377\\u79ef, no … three dots
             stream.reconfigure(errors=SIGNS)

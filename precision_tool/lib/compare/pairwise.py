@@ -57,6 +57,7 @@ from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.limits import is_of_machine
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.table import Row
@@ -347,6 +348,8 @@ class _Bundle:
             except (BrokenExecutor, WorkersLostError):
                 raise
             except Exception as error:
+                if is_of_machine(error, cost(pair)):
+                    raise
                 row = failed_row(pair, error)
                 self._last = None
             yield number, row

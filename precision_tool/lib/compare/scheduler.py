@@ -41,6 +41,9 @@ _CLOSING_SECONDS = 0.5
 #: end goes back to it, of all processes together. 32 MiB is the most that it takes for the first.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _REUSED_BYTES, _MAX_FREE_BYTES = 32 << 20, 192 << 20
+#: Threads and processes of a worker process, and of a pool in this one; what both keep open, with room for work.
+_TASKS_OF_PROCESS, _TASKS_OF_POOL = 2, 2
+_FILES_OF_PROCESS, _FILES_OF_POOL = 6, 16
 #: Seconds between two looks at the running tasks: how long Ctrl+C waits at most.
 TICK = 0.1
 #: Where Linux tells the limits of the group of processes that this one is in.
@@ -90,9 +93,13 @@ class Resources:
         """
         if self.executor is not None or self.count == 1 or is_small:
             yield self.executor
-        else:
-            with (thread_pool if in_threads else process_pool)(self.count) as pool:
-                yield pool
+            return
+        workers = affordable(self.count, in_threads=in_threads)
+        if workers == 1:
+            yield None
+            return
+        with (thread_pool if in_threads else process_pool)(workers) as pool:
+            yield pool
 
 
 #: The resources where none are named: all cores, or this thread alone, without progress.
@@ -409,6 +416,49 @@ def _hand_on(inner: Future[Done], outer: Future[Any]) -> None:
         outer.set_exception(error)
     else:
         inner.result().hand_on(outer)
+
+
+def affordable(workers: int, *, in_threads: bool = False) -> int:
+    """Return how many of so many workers the limits on processes, memory and open files allow: 1 means no pool.
+
+    Threads are started and files opened to see, as many as the pool takes: it would wait for ever for what it lacks.
+    """
+    threads = workers if in_threads else workers * _TASKS_OF_PROCESS + _TASKS_OF_POOL
+    started = _startable(threads)
+    if started < threads:
+        workers = started if in_threads else (started - _TASKS_OF_POOL) // _TASKS_OF_PROCESS
+    if not in_threads:
+        files = workers * _FILES_OF_PROCESS + _FILES_OF_POOL
+        workers = min(workers, (_openable(files) - _FILES_OF_POOL) // _FILES_OF_PROCESS)
+    return max(1, workers)
+
+
+def _startable(threads: int) -> int:
+    ready = threading.Event()
+    running: list[threading.Thread] = []
+    try:
+        with suppress(RuntimeError, MemoryError):
+            for _ in range(threads):
+                thread = threading.Thread(target=ready.wait, daemon=True)
+                thread.start()
+                running.append(thread)
+    finally:
+        ready.set()
+        for thread in running:
+            thread.join()
+    return len(running)
+
+
+def _openable(files: int) -> int:
+    opened: list[int] = []
+    try:
+        with suppress(OSError):
+            for _ in range(files):
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for handle in opened:
+            os.close(handle)
+    return len(opened)
 
 
 def can_fork() -> bool:

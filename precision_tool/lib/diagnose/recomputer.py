@@ -12,7 +12,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -27,6 +26,7 @@ from precision_tool.lib.compare.scheduler import (
     Meter,
     Resources,
     WorkersLostError,
+    affordable,
     can_fork,
     counting,
     free_memory,
@@ -90,6 +90,7 @@ from precision_tool.lib.diagnose.sampling import (
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.limits import has_memory_limit, is_of_machine, limit_error
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
@@ -368,17 +369,26 @@ class Recomputer:
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
+            self._check_machine(op, error)
             result = replace(base, reason=error.reason)
             if error.reason.kind in _OF_CONNECTIONS and not is_fused(op):
                 self._unconnected[self._connections(op)] = error.reason
         except PrecisionToolError as error:
             result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
-        except MemoryError:
+        except MemoryError as error:
+            self._check_machine(op, error)
             result = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
+            self._check_machine(op, error)
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             result = replace(base, reason=failed)
         return replace(result, seconds=time.monotonic() - start)
+
+    def _check_machine(self, op: Op, error: Exception) -> None:
+        """Raise LimitError for an error that every other op has too."""
+        limit = limit_error(error)
+        if limit is not None and is_of_machine(error, 8 * elements_of(self, op)):
+            raise limit from error
 
     def _connections(self, op: Op) -> tuple[object, ...]:
         """Return what tells an op of which a formula says that inputs are missing from others of its type."""
@@ -992,7 +1002,9 @@ def _recompute_ops(
     left = [number for number in range(len(ops)) if number not in done]
     count = min(resources.count, _MAX_WORKERS, len(left))
     if count > 1 and sum(sizes[number] for number in left) >= _SERIAL_ELEMENTS and can_fork():
-        return spread_ops.run(count)
+        count = affordable(count)
+        if count > 1:
+            return spread_ops.run(count)
     for number in left:
         done[number] = recomputer.recompute(ops[number])
         if journal is not None:
@@ -1047,12 +1059,12 @@ class _Spread:
         _inherited.append(self._recomputer)
         self._spare = free_memory() // 2
         try:
-            with (
-                suppress(BrokenExecutor),  # what was not judged says so
-                self._recomputer.values.sharing(workers),
-                process_pool(workers) as pool,
-            ):
+            with self._recomputer.values.sharing(workers), process_pool(workers) as pool:
                 run_tasks(self, pool, limit=2 * workers)
+        except BrokenExecutor as error:
+            if has_memory_limit():  # OpenBLAS ends the process: most ops would not be judged
+                raise limit_error(error) or error from error
+            # What was not judged says so.
         finally:
             _inherited.pop()
         return self._results()

@@ -23,6 +23,7 @@ from operator import attrgetter
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile, note_unread
 from precision_tool.lib.io.writing import temporary_file
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.messages.limits import limit_error
 
 #: O_NONBLOCK: opening a FIFO must not wait for its other end. It has no effect on regular files.
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -42,7 +43,9 @@ _reachable: list[str] = []
 
 
 def user_error(path: str, error: OSError) -> PrecisionToolError:
-    """The user's error for a file that could not be opened or read."""
+    """The user's error for a file that could not be opened or read; a limit of the machine is no fault of the file."""
+    if limit_error(error) is not None:
+        raise error
     if isinstance(error, FileNotFoundError):
         return DataNotFoundError.of(path, "io.dangling_link" if os.path.islink(path) else "io.no_file")
     if isinstance(error, IsADirectoryError):
@@ -59,6 +62,8 @@ def user_error(path: str, error: OSError) -> PrecisionToolError:
 
 def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToolError:
     """The user's error for a folder that could not be looked at; `what` is looked for there."""
+    if limit_error(error) is not None:
+        raise error
     if isinstance(error, FileNotFoundError):
         return DataNotFoundError.of(path, "io.no_folder", content=what)
     if isinstance(error, NotADirectoryError):
@@ -193,14 +198,24 @@ class _OpenFiles:
             if descriptor is None:
                 if not self._has_room():
                     return LocalFile(path)
-                descriptor = self._open[place] = _Descriptor(open_descriptor(place))
+                descriptor = self._open[place] = _Descriptor(self._opened(place))
             self._open.move_to_end(place)
             descriptor.users += 1
         return _Shared(path, descriptor, self)
 
+    def _opened(self, place: str) -> int:
+        """Return a new descriptor, for which idle ones are closed where the process may have no more."""
+        while True:
+            try:
+                return open_descriptor(place)
+            except OSError as error:
+                if limit_error(error) is None or not self._close_idle():
+                    raise
+
     def _has_room(self) -> bool:
-        if len(self._open) < self._limit:
-            return True
+        return len(self._open) < self._limit or self._close_idle()
+
+    def _close_idle(self) -> bool:
         idle = next((place for place, descriptor in self._open.items() if not descriptor.users), None)
         if idle is None:
             return False
