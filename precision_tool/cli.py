@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
@@ -44,6 +45,8 @@ OPTIONS = {
 }
 _EXIT_CODES = "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, 130 stopped"
 _WIDTH = 79
+#: Seconds within which one more Ctrl+C is the same wish, and after which one that Python could not raise comes again.
+_SAME_WISH, _AGAIN = 0.5, 0.01
 
 #: The oldest Python that analyses, the prompt included.
 MIN_PYTHON = (3, 11)
@@ -57,11 +60,45 @@ DEBUG_VARIABLE = "PRECISION_TOOL_DEBUG"
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _main(list(argv), is_process=False)
+    try:
+        _hear_ctrl_c()
+        return _main(sys.argv[1:], is_process=True)
+    except KeyboardInterrupt:  # one more, while the first is answered
+        return _stopped(is_process=True)
+
+
+def _hear_ctrl_c() -> None:
+    """Make several presses of Ctrl+C one, and lose none: where Python cannot raise, it would print a traceback."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # somebody wants it otherwise: a job in the background
+    heard = [-_SAME_WISH]
+
+    def interrupt(number: int, _: object) -> None:
+        now = time.monotonic()
+        if number == signal.SIGALRM or now - heard[0] >= _SAME_WISH:
+            heard[0] = now
+            raise KeyboardInterrupt
+
+    show: Any = getattr(sys, "unraisablehook", None)  # Python 3.8 and newer
+
+    def hear_again(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        else:
+            show(unraisable)
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = hear_again
+
+
+def _main(arguments: List[str], *, is_process: bool) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started us: there is nobody to tell
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as we run
-    if argv is None:
+    if is_process:
         from precision_tool.lib.cli.ascii_signs import write_ascii_where_asked
 
         write_ascii_where_asked()
@@ -81,7 +118,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         hint = error.hint if limit is None else limit.advice
         return _fail(without_folder(error.message), hint, error.exit_code)
     except KeyboardInterrupt:
-        return _stopped(argv is None)
+        return _stopped(is_process)
     except BrokenPipeError:
         if not (_is_gone(sys.stdout) or _is_gone(sys.stderr)):  # a pipe of ours, to a worker say
             return _internal_error(arguments)
@@ -114,13 +151,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             return _fail(limit.message, limit.hint)
         # Ctrl+C while an import makes a class is said by an error about the class.
         is_stopped = isinstance(error.__cause__, KeyboardInterrupt)
-        return _stopped(argv is None) if is_stopped else _internal_error(arguments)
+        return _stopped(is_process) if is_stopped else _internal_error(arguments)
 
 
 def _stopped(is_process: bool) -> int:
     """Says so; in a process of our own one more Ctrl+C changes nothing."""
     if is_process:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
     from precision_tool.lib.cli.arguments import print_line
     from precision_tool.lib.messages import text
 

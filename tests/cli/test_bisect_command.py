@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -123,6 +124,48 @@ def test_without_data_the_changes_say_whose_lines_keep_them(tmp_path: Path) -> N
     assert kept[-1] == "config = npu_tf_config.session_dump_config(config, precision_mode='must_keep_origin_dtype')"
     for line in ("loss_scale = 0.5", "loss_scale = 33554432"):
         assert lines_to_keep({"loss_scale": float(line.split()[-1])}, "", is_pytorch=False) == [line]
+
+
+#: Presses Ctrl+C where Python can raise nothing: in a callback of the interpreter's.
+_LOST = """
+import os, signal, sys, time, weakref
+from precision_tool import cli
+from precision_tool.lib.cli import bisect_runner
+
+class Thing:
+    pass
+
+presses = int(sys.argv.pop())
+
+def press(*_):
+    for _ in range(presses):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def search(self, search, run=bisect_runner.BisectRun.search):
+    thing = Thing()
+    weak = weakref.ref(thing, press)
+    del thing
+    return run(self, search)
+
+bisect_runner.BisectRun.search = search
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("presses", ["1", "2", "5"])
+def test_ctrl_c_that_python_cannot_raise_stops_the_search_all_the_same(demo: Path, presses: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _LOST, "bisect", "--check", "sleep 60", presses], cwd=demo, env=environment(demo),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
+        preexec_fn=hear_signals,  # noqa: PLW1509  # no threads here
+    ) as process:  # fmt: skip
+        _, err = process.communicate(timeout=HANG)
+    assert process.returncode == 130
+    assert "KeyboardInterrupt" not in err
+    assert "Traceback" not in err
+    assert "0 tries kept" in err
+    assert not json.loads((demo / "precision_data/temp/bisect/state.json").read_text())["running"]
 
 
 def test_a_search_that_is_stopped_by_ctrl_c_twice(demo: Path) -> None:
