@@ -22,6 +22,7 @@ from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import NewFile
 from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import FormatError, UsageError, shown_name
+from precision_tool.lib.messages.limits import limit_error
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor, TensorStatistics
@@ -314,10 +315,12 @@ Read = Callable[[LeafState], Columns | None]
 
 
 def has_parquet() -> bool:
-    """Return whether the package that writes tables is installed."""
+    """Return whether the package that writes tables is installed; one that a limit keeps from loading raises."""
     try:
         import pyarrow.parquet  # noqa: F401  # its parts are what is asked for
-    except ImportError:
+    except ImportError as error:
+        if limit_error(error) is not None:
+            raise
         return False
     return True
 
