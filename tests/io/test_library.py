@@ -114,7 +114,7 @@ def test_it_is_loaded_from_its_own_folder_and_from_nowhere_else(tmp_path: Path) 
     def loaded() -> tuple[str, str]:
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=elsewhere, capture_output=True, text=True, check=True,
-            env={**dict.fromkeys(variables, str(elsewhere)), "PYTHONPATH": path},
+            env={**os.environ, **dict.fromkeys(variables, str(elsewhere)), "PYTHONPATH": path, module.VARIABLE: ""},
         )  # fmt: skip
         described, maps = done.stdout.splitlines()
         return described, maps
