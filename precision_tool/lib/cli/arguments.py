@@ -65,8 +65,8 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: List[str]) -> Any:
         # `--name=--` has a value, which argparse before Python 3.13 takes for the end of the options.
         if action.option_strings and action.nargs is None and arg_strings == ["--"]:
-            return self._get_value(action, "--")  # type: ignore[attr-defined]
-        return super()._get_values(action, arg_strings)  # type: ignore[misc]
+            return self._get_value(action, "--")
+        return super()._get_values(action, arg_strings)
 
     def format_help(self) -> str:
         """Return the help: brief for a parser with folded groups."""
