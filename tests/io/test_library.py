@@ -114,7 +114,7 @@ def test_it_is_loaded_from_its_own_folder_and_from_nowhere_else(tmp_path: Path) 
     def loaded() -> tuple[str, str]:
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=elsewhere, capture_output=True, text=True, check=True,
-            env={**dict.fromkeys(variables, str(elsewhere)), "PYTHONPATH": path},
+            env={**os.environ, **dict.fromkeys(variables, str(elsewhere)), "PYTHONPATH": path, module.VARIABLE: ""},
         )  # fmt: skip
         described, maps = done.stdout.splitlines()
         return described, maps
@@ -238,6 +238,33 @@ def test_sums_of_one_side(dtype: str, size: int, shift: int, seed: int, specials
         # Around a mean that is rounded to float64: that of a constant leaves its last place.
         rest = finite.size * (float(np.abs(finite).max()) * 1e-15) ** 2
         assert found.deviations == pytest.approx(float((centred * centred).sum()), rel=1e-12, abs=rest)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    size=st.sampled_from([0, 1, 2, 15, 17, 255, 1025, 70000]),
+    shift=st.integers(0, 3),
+    seed=st.integers(0, 2**32 - 1),
+    specials=st.sampled_from([0, 1, 400]),
+    processor=st.sampled_from(sorted(PROCESSORS)),
+)
+def test_codes(dtype: str, size: int, shift: int, seed: int, specials: int, processor: str) -> None:
+    functions = compiled_library().functions
+    functions.pt_use_processor(PROCESSORS[processor])
+    values = side_values(dtype, size + shift + 1, seed, specials)[shift:-1]
+    limit = np.finfo(dtype).max
+    values[: specials // 100] = -limit
+    word = np.dtype(f"uint{8 * values.itemsize}")
+    found = module.Codes()
+    count = getattr(functions, f"pt_codes_{8 * word.itemsize}")
+    count(values.ctypes.data, size, int(limit.view(word)), found)
+    functions.pt_use_processor(0)
+    finite = np.abs(values[np.isfinite(values)])
+    assert found.largest == (int(finite.max().view(word)) if finite.size else 0)
+    assert (found.saturated, found.nans) == (np.count_nonzero(finite == limit), np.isnan(values).sum())
+    assert found.positive_infinities == np.count_nonzero(values == np.inf)
+    assert found.negative_infinities == np.count_nonzero(values == -np.inf)
 
 
 @settings(max_examples=80, deadline=None)
