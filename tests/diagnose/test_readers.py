@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
-from builders import graph_op
+from builders import TIMESTAMP, graph_file, graph_op, leaf_folder, tensor_desc, write_dump, write_graph
 
+from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.dumped_ops import NoBenchmark
+from precision_tool.lib.demo.dump_writer import dump_file_name
 from precision_tool.lib.diagnose.op_values import PASSING, Root, RunValues
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 
@@ -65,3 +71,24 @@ def test_numbers_are_the_places_in_the_order_in_which_ops_run() -> None:
     assert [values.number_of(op) for op in values.ops] == list(range(5))
     assert [values.index_of(op) for op in values.ops] == list(range(5))
     assert [op.name for op in values.named({"last", "inner/b"})] == ["inner/b", "last"]
+
+
+def test_why_an_op_is_not_recomputed_hangs_on_no_other_op(tmp_path: Path) -> None:
+    """Whichever is asked first: of both one input is not connected, and of one no output was dumped."""
+    values = np.ones(4, np.float32)
+    descs = [tensor_desc(values)]
+    source = graph_op("source", "Data", output_descs=descs)
+    ops = [source, *(graph_op(name, "Mul", ["source:0"], output_descs=descs) for name in ("whole", "bare"))]
+    write_graph(tmp_path, ops)
+    for number, (name, outputs) in enumerate({"whole": [values], "bare": []}.items()):
+        path = leaf_folder(tmp_path) / dump_file_name("Mul", name, number, TIMESTAMP + number)
+        write_dump(path, name, [values], outputs)
+    (leaf,) = find_run(str(tmp_path / "npu" / "debug_0")).leaves
+    reasons = []
+    for order in (("whole", "bare"), ("bare", "whole")):
+        file = load_graph_file(graph_file(tmp_path))
+        recomputer = Recomputer(RunValues(leaf, file, NoBenchmark()))
+        results = {name: recomputer.recompute(file.graphs[0].by_name[name]) for name in order}
+        reasons.append({name: results[name].reason for name in ("whole", "bare")})
+    assert reasons[0] == reasons[1]
+    assert reasons[0]["whole"] != reasons[0]["bare"]

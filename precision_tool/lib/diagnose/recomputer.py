@@ -233,10 +233,6 @@ _NEARER = 8.0
 _MANY = 16
 
 
-#: Reasons that hang on which inputs an op has, and on nothing else.
-_OF_CONNECTIONS = ("reason.inputs_expected", "reason.not_connected")
-
-
 _NOT_DUMPED = Message("reason.not_dumped")
 
 
@@ -269,8 +265,6 @@ class Recomputer:
         #: Whether a large op that is wrong on a sample is judged by that alone: what stands out beside the others is
         #: recomputed whole afterwards.
         self.is_first_look = False
-        #: Why ops of a type with certain inputs cannot be recomputed: nothing of others needs to be read.
-        self._unconnected: dict[tuple[object, ...], Message] = {}
         #: The op that was sampled last, by which formula, and what that gave.
         self._tried: tuple[Op | None, Formula | None, OpResult | None] = (None, None, None)
         #: Every op that computes something, in the order in which they ran.
@@ -371,8 +365,6 @@ class Recomputer:
         except (NotComputedError, NoValueError) as error:
             self._check_machine(op, error)
             result = replace(base, reason=error.reason)
-            if error.reason.kind in _OF_CONNECTIONS and not is_fused(op):
-                self._unconnected[self._connections(op)] = error.reason
         except PrecisionToolError as error:
             result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
         except MemoryError as error:
@@ -389,10 +381,6 @@ class Recomputer:
         limit = limit_error(error)
         if limit is not None and is_of_machine(error, 8 * elements_of(self, op)):
             raise limit from error
-
-    def _connections(self, op: Op) -> tuple[object, ...]:
-        """Return what tells an op of which a formula says that inputs are missing from others of its type."""
-        return op.type, is_fused(op), *(slot.index for slot in self.values.input_slots(op))
 
     # --- what it was fed, and what it put out ---
 
@@ -540,9 +528,6 @@ class Recomputer:
         op = base.op
         if not is_fused(op) and not has_formula(op):
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
-        unconnected = self._unconnected.get(self._connections(op)) if self._unconnected else None
-        if unconnected is not None:
-            return replace(base, reason=unconnected)
         if op.name in self.values.compared.quiet:
             closer = partial(self._few_rows, base) if self.is_first_look else None
             right = right_by_sample(self.values, self.candidates, base, closer)
