@@ -207,6 +207,7 @@ def test_only_lists_of_opcodes_and_globals(tmp_path: Path) -> None:
         {"shape": (24,), "strides": (1,), "offset": -1},
         {"shape": (24,), "strides": (1,), "more": whole(1)},
         {"shape": (24,), "strides": (1,), "more": b"}" + text("conj") + b"\x88s"},
+        {"shape": (24,), "strides": (1,), "more": b"}" + text("neg") + b"\x89s"},  # PyTorch looks at the name alone
         {"shape": (1,) * 40, "strides": (1,) * 40},
     ],
 )

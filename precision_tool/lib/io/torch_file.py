@@ -518,9 +518,8 @@ def _refuse_lazy(metadata: Any) -> None:
     """Refuse a tensor whose values are the conjugate or the negative of the stored ones."""
     if not isinstance(metadata, dict):
         raise _RefusedError(Message("row.io.torch.arguments", name="metadata"))
-    for name, value in metadata.items():
-        if value is not False:
-            raise _RefusedError(Message("row.io.torch.lazy", name=shown(name)))
+    for name in metadata:  # PyTorch takes what is named for so, whatever its value is
+        raise _RefusedError(Message("row.io.torch.lazy", name=shown(name)))
 
 
 _CALLS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
