@@ -16,6 +16,7 @@ import pytest
 from precision_tool.lib.compare import scheduler
 from precision_tool.lib.compare.scheduler import Resources, affordable
 from precision_tool.lib.io.local import LocalStore, shared_open_files
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.messages.limits import limit_error
 
 
@@ -45,6 +46,12 @@ def test_an_exception_of_a_limit_says_which(error: BaseException, kind: str) -> 
 @pytest.mark.parametrize("error", [RuntimeError("x"), OSError(errno.ENOENT, "x"), ImportError("x"), None])
 def test_other_exceptions_are_none(error: BaseException | None) -> None:
     assert limit_error(error) is None
+
+
+def test_a_lock_that_another_command_holds_is_no_limit() -> None:
+    busy = DataNotFoundError("data.no_op", name="x", ops=1, place="y")
+    busy.__cause__ = BlockingIOError(errno.EAGAIN, "x")
+    assert limit_error(busy) is None
 
 
 def _limited(kind: int, limit: int, *words: str) -> subprocess.CompletedProcess[str]:

@@ -175,12 +175,31 @@ def test_an_op_is_one_object_wherever_it_is_asked_for(tmp_path: Path, graph: Pat
         lazy.ops[len(lazy.ops)]
 
 
-def test_a_file_of_some_of_the_graphs_has_their_ops(tmp_path: Path, graph: Path) -> None:
+@pytest.mark.parametrize("chosen", [(1,), (2,), (1, 0), (2, 1, 0), (0, 1), (1, 1), ()])
+def test_a_file_of_some_of_the_graphs_has_their_ops(tmp_path: Path, graph: Path, chosen: tuple[int, ...]) -> None:
+    """In any order, as that of one of several models is made."""
+    read, lazy = cached(tmp_path, graph)
+    part, expected = (replace(file, graphs=tuple(file.graphs[at] for at in chosen)) for file in (lazy, read))
+    names = [op.name for op in expected.ops]
+    assert [op.name for op in part.ops] == list(part.column("name")) == names
+    if len(set(chosen)) == len(chosen):
+        assert [part.number_of(op) for op in part.ops] == list(range(len(names)))
+        assert [part.graph_of(op).name for op in part.ops] == [expected.graph_of(op).name for op in expected.ops]
+        assert [part.once(Groups).index_of(op) for op in part.ops] == list(part.once(Groups).indices)
+    assert [part.glance(at).name for at in range(len(names))] == names
+    others = [op for op in lazy.ops if op.name not in names]
+    for op in others:
+        with pytest.raises(KeyError):
+            part.number_of(op)
+
+
+def test_a_column_of_some_ops_is_theirs(tmp_path: Path, graph: Path) -> None:
     _, lazy = cached(tmp_path, graph)
-    part = replace(lazy, graphs=lazy.graphs[1:])
-    assert [op.name for op in part.ops] == list(part.column("name")) == ["cast"]
-    assert part.number_of(part.ops[0]) == 0
-    assert part.graph_of(part.ops[0]) is part.graphs[0]
+    names = lazy.column("name")
+    for key in (slice(1, 2), slice(None, None, -1), slice(None, None, 2), slice(5, 1)):
+        part = lazy.ops[key]
+        assert isinstance(part, LazyOps)
+        assert list(part.column("name")) == [op.name for op in part] == list(names)[key]
 
 
 def test_what_is_sent_to_another_process_is_equal(tmp_path: Path, graph: Path) -> None:
@@ -194,11 +213,19 @@ def len_of(file: GraphFile) -> int:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '"text"', '{"a": "b"}', '{"a": {"s": "b"}}', '{"a": {"s": [1]}}', '{"a": ' * 9999]
-)
+    "text",
+    ["", "{", "[]", '"text"', '{"a": "b"}', '{"a": {"s": "b"}}', '{"a": {"s": [1]}}', '{"a": ' * 9999,
+     '{"a": {"s": []}}', '{"a": {"td": [{"dtype": []}]}}', '{"a": {"s": ["\u4e2d"]}}', '{"a": {"s": ["\\ud800"]}}'],
+)  # fmt: skip
 def test_attributes_that_nobody_wrote_are_odd(text: str) -> None:
     with pytest.raises(OddCacheError):
         graph_cache._graph_attrs(text)
+
+
+def test_a_note_that_nobody_wrote_is_odd() -> None:
+    for text in ("[" * 99999, "{}", "3", '{"kind": 3}'):
+        with pytest.raises(OddCacheError):
+            graph_cache._note(text)
 
 
 def test_of_a_large_graph_only_the_ops_that_are_asked_for_are_made(

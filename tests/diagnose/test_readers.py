@@ -41,7 +41,8 @@ def test_readers_are_those_that_are_fed(seed: int) -> None:
     random = Random(seed)
     calls = ["below", "other", "below"]
     graphs = (body(random, "main", 1, calls), body(random, "below", 2, ["deep"]), body(random, "other", 2, []))
-    file = GraphFile(path="graph", graphs=(*graphs, body(random, "deep", 2, [])))
+    # Two graphs of one name, of which nobody knows which is called.
+    file = GraphFile(path="graph", graphs=(*graphs, body(random, "deep", 2, []), body(random, "other", 2, [])))
     values = RunValues(DumpLeaf(path="dump", files=(), model_name="main"), file, NoBenchmark())
     fed: dict[tuple[int, int], list[tuple[str, int]]] = {}
     roots: dict[tuple[int, int], Root] = {}

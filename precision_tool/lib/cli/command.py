@@ -72,13 +72,13 @@ class Output:
                 document = json.dumps(json.loads(document) | {"unread": _unread()}, indent=1)
             self.out.file.write(document + "\n")
         else:
-            last = ""
+            end = ""  # which may come in two pieces
             for piece in document:
-                self.out.file.write(last)
-                last = piece
-            if last.endswith("\n}") and noted_unread():
-                last = f'{last.removesuffix("}").rstrip()},\n "unread": {json.dumps(_unread())}\n}}'
-            self.out.file.write(last + "\n")
+                self.out.file.write((end + piece)[:-2])
+                end = (end + piece)[-2:]
+            if end == "\n}" and noted_unread():
+                end = f',\n "unread": {json.dumps(_unread())}\n}}'
+            self.out.file.write(end + "\n")
         self.out.file.flush()
 
 

@@ -25,6 +25,7 @@ from precision_tool.lib.logs import start_log
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.messages.language import choose_language
+from precision_tool.lib.messages.limits import limit_error
 
 #: What a message to the server says.
 PROGRESS, DONE, FAILED, CANCELLED = "progress", "done", "failed", "cancelled"
@@ -107,6 +108,9 @@ def _answer(
     except BrokenPipeError:
         raise
     except Exception as error:
+        limit = limit_error(error)
+        if limit is not None:
+            return _failure(limit)
         traceback.print_exc()  # on standard error, which clients keep as the log of a server
         summary = urls.scrubbed(f"{type(error).__name__}: {error}")
         return FAILED, text("screen.cli.internal_error", error=summary, log="")

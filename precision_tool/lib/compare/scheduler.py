@@ -17,6 +17,7 @@ from concurrent.futures import (
     BrokenExecutor,
     Executor,
     Future,
+    InvalidStateError,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
@@ -404,6 +405,7 @@ class _Pool(ProcessPoolExecutor):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         outer: Future[Any] = Future()
+        outer.add_done_callback(lambda future: future.cancelled() and inner.cancel())
         inner.add_done_callback(lambda future: _hand_on(future, outer))
         return outer
 
@@ -412,10 +414,12 @@ def _hand_on(inner: Future[Done], outer: Future[Any]) -> None:
     if inner.cancelled():
         outer.cancel()
         outer.set_running_or_notify_cancel()
-    elif (error := inner.exception()) is not None:
-        outer.set_exception(error)
-    else:
-        inner.result().hand_on(outer)
+        return
+    with suppress(InvalidStateError):  # nobody waits for it any more
+        if (error := inner.exception()) is not None:
+            outer.set_exception(error)
+        else:
+            inner.result().hand_on(outer)
 
 
 def affordable(workers: int, *, in_threads: bool = False) -> int:

@@ -273,8 +273,9 @@ def _is_node(value: object) -> bool:
     """Return whether a value is a message as it stands in a text: by field, tokens and messages."""
     if not isinstance(value, dict):
         return False
-    items = [item for items in value.values() for item in (items if isinstance(items, list) else (None,))]
-    return all(isinstance(item, str) or _is_node(item) for item in items)
+    items = [item for items in value.values() for item in (items if isinstance(items, list) and items else (None,))]
+    # A text is read as Latin-1: its tokens have no other characters.
+    return all(max(item, default="") <= "\xff" if isinstance(item, str) else _is_node(item) for item in items)
 
 
 def _encode_op(op: Op, columns: dict[str, list[int]], texts: _Texts, descs: dict[TensorDesc, int]) -> None:
@@ -342,6 +343,8 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
         data_source_types=tuple(texts[at] for at in columns["skim_sources"]),
         op_count=columns["skim_count"][0],
     )
+    if len(columns["is_whole"]) and not len(columns["graph_name"]):
+        raise OddCacheError("a graph file without graphs")
     if not len(columns["is_whole"]):
         return skim, None
     with paused_gc():
@@ -363,7 +366,7 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
 def _note(text: str) -> Message:
     try:
         return Message.from_dict(json.loads(text))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise OddCacheError("a note that is no message") from error
 
 

@@ -111,8 +111,7 @@ class Calls:
     def passed_on_to(self, op: Op, slot: int) -> Iterator[tuple[Op, int | None]]:
         """The ops, and their outputs, that an op at a border hands an input on as; None for all outputs."""
         for name in op.subgraph_names if op.type in _TYPES else ():
-            if name in self._graphs:
-                yield from ((data, None) for data in self._data_of(self._graphs[name]) if data.parent_index == slot)
+            yield from ((data, None) for data in self._data_of(name) if data.parent_index == slot)
         graph = self._file.graph_of(op)
         callers = self._callers.get(graph.name)
         if not callers or op is not output_of(self._graphs[graph.name]):
@@ -123,10 +122,10 @@ class Calls:
         if slot in self._outputs[id(op)]:
             yield from ((self._file.ops[number], self._outputs[id(op)][slot]) for number in callers)
 
-    def _data_of(self, graph: Graph) -> list[Op]:
-        if graph.name not in self._data:
-            self._data[graph.name] = data_of(graph)
-        return self._data[graph.name]
+    def _data_of(self, name: str) -> list[Op]:
+        if name not in self._data:
+            self._data[name] = [op for graph in self._file.graphs if graph.name == name for op in data_of(graph)]
+        return self._data[name]
 
 
 # --- producers and consumers, across the borders of subgraphs ---

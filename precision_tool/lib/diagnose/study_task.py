@@ -37,6 +37,7 @@ from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import take_unread
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.messages.limits import LimitError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
@@ -67,6 +68,8 @@ def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone
         if stop.exit_code == 130:
             raise KeyboardInterrupt from stop
         raise
+    except LimitError:
+        raise  # every other leaf would have it too
     except PrecisionToolError as error:
         done = LeafDone(outcome=LeafOutcome(failure=error.advice_message, judged=task.judges))
     unread = take_unread()

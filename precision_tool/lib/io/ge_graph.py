@@ -210,7 +210,7 @@ def read_graph_bytes(path: str) -> bytes:
 
 #: Bytes that what a character begins takes in memory, in text and in JSON, and how many times the size of a file these
 #: may be: real graphs come to 10 times in text and, written in lines, 8 in JSON.
-_TEXT_COSTS, _MAX_TEXT_TIMES = {b"{": 400, b"<": 400, b":": 120, b",": 60}, 13
+_TEXT_COSTS, _MAX_TEXT_TIMES = {b"{": 400, b"<": 400, b":": 120, b",": 60}, 16
 _JSON_COSTS, _MAX_JSON_TIMES = {b"{": 300, b"[": 80, b":": 200, b",": 40}, 18
 
 

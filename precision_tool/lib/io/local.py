@@ -23,7 +23,7 @@ from operator import attrgetter
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile, note_unread
 from precision_tool.lib.io.writing import temporary_file
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
-from precision_tool.lib.messages.limits import limit_error
+from precision_tool.lib.messages.limits import is_limit_of_files
 
 #: O_NONBLOCK: opening a FIFO must not wait for its other end. It has no effect on regular files.
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -44,7 +44,7 @@ _reachable: list[str] = []
 
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read; a limit of the machine is no fault of the file."""
-    if limit_error(error) is not None:
+    if is_limit_of_files(error):
         raise error
     if isinstance(error, FileNotFoundError):
         return DataNotFoundError.of(path, "io.dangling_link" if os.path.islink(path) else "io.no_file")
@@ -62,7 +62,7 @@ def user_error(path: str, error: OSError) -> PrecisionToolError:
 
 def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToolError:
     """The user's error for a folder that could not be looked at; `what` is looked for there."""
-    if limit_error(error) is not None:
+    if is_limit_of_files(error):
         raise error
     if isinstance(error, FileNotFoundError):
         return DataNotFoundError.of(path, "io.no_folder", content=what)
@@ -209,7 +209,7 @@ class _OpenFiles:
             try:
                 return open_descriptor(place)
             except OSError as error:
-                if limit_error(error) is None or not self._close_idle():
+                if not is_limit_of_files(error) or not self._close_idle():
                     raise
 
     def _has_room(self) -> bool:

@@ -58,13 +58,21 @@ def check_address_space() -> None:
 
 def limit_error(error: Optional[BaseException]) -> Optional[LimitError]:
     """Return the limit that an exception, or what it was raised for, is due to; None: it is something else."""
+    is_ours = False
     for cause in _causes(error):
-        kind = "" if isinstance(cause, LimitError) else _kind(cause)
         if isinstance(cause, LimitError):
             return cause
-        if kind:
+        kind = _kind(cause)
+        # Behind an error of ours it is a lock that somebody else holds, say, which that error tells of.
+        if kind and not (is_ours and isinstance(cause, BlockingIOError)):
             return _limit(kind)
+        is_ours = is_ours or isinstance(cause, PrecisionToolError)
     return None
+
+
+def is_limit_of_files(error: OSError) -> bool:
+    """Return whether it is a limit of the machine, no fault of the file, that a file cannot be opened or read."""
+    return _kind(error) in ("files", "system_files", "memory")
 
 
 def has_memory_limit() -> bool:

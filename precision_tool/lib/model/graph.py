@@ -183,9 +183,19 @@ class LazyOps(Sequence[Op]):
     def __reduce__(self) -> tuple[type[tuple[Op, ...]], tuple[tuple[Op, ...]]]:
         return tuple, (tuple(self),)
 
+    def number_of(self, op: Op) -> int:
+        """Return the place of one of these ops among them. KeyError for any other."""
+        number = self.table.number_of(op)
+        if number not in self.numbers:
+            raise KeyError(op.name)
+        return self.numbers.index(number)
+
     def column(self, name: str) -> Sequence[Any]:
         """Return a field of the ops."""
-        return self.table.column(name)[self.numbers.start : self.numbers.stop]
+        column = self.table.column(name)
+        if self.numbers == range(len(column)):
+            return column
+        return [column[number] for number in self.numbers]
 
 
 class OpsByName(Mapping[str, T]):
@@ -256,9 +266,12 @@ class GraphFile:
         if len(parts) == 1:
             return parts[0]
         table = parts[0].table if parts and isinstance(parts[0], LazyOps) else None
-        whole = (isinstance(part, LazyOps) and part.table is table for part in parts)
-        if table is not None and all(whole) and len(table) == self.starts[-1]:
-            return LazyOps(table, range(len(table)))
+        places = map(range, self.starts, self.starts[1:])
+        if table is not None and all(
+            isinstance(part, LazyOps) and part.table is table and part.numbers == numbers
+            for part, numbers in zip(parts, places, strict=True)
+        ):
+            return LazyOps(table, range(self.starts[-1]))
         return tuple(chain.from_iterable(parts))
 
     @cached_property
@@ -274,7 +287,7 @@ class GraphFile:
     def number_of(self, op: Op) -> int:
         """Return the number in `ops` of an op of this file. KeyError for any other."""
         ops = self.ops
-        return ops.table.number_of(op) if isinstance(ops, LazyOps) else self._numbers[id(op)]
+        return ops.number_of(op) if isinstance(ops, LazyOps) else self._numbers[id(op)]
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
