@@ -115,7 +115,8 @@ def _main(arguments: List[str], *, is_process: bool) -> int:
         from precision_tool.lib.data.workspace import without_folder
 
         limit = None if isinstance(error, LimitError) else limit_error(error)
-        hint = error.hint if limit is None else limit.advice
+        # What is said of lost workers has a hint of its own.
+        hint = error.hint if limit is None or limit.kind == "limit.worker_lost" else limit.advice
         return _fail(without_folder(error.message), hint, error.exit_code)
     except KeyboardInterrupt:
         return _stopped(is_process)

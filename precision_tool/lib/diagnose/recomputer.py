@@ -90,7 +90,13 @@ from precision_tool.lib.diagnose.sampling import (
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
-from precision_tool.lib.messages.limits import has_memory_limit, is_of_machine, limit_error
+from precision_tool.lib.messages.limits import (
+    PRODUCT_BYTES,
+    check_address_space,
+    has_memory_limit,
+    is_of_machine,
+    limit_error,
+)
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
@@ -254,6 +260,7 @@ class Recomputer:
         seconds: float = 600.0,
         ops: Iterable[Op] | None = None,
     ) -> None:
+        check_address_space(PRODUCT_BYTES)
         self.values = values
         self._benchmark = BenchmarkValues(values)
         self.candidates = CandidateFormulas(values, self._benchmark, unfused)

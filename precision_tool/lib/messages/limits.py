@@ -14,6 +14,8 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: Address space kept for telling of its end; and what loading numpy and the first workers takes.
 _RESERVE, _START_BYTES = 16 << 20, 128 << 20
+#: Address space that products of matrices take for their buffers.
+PRODUCT_BYTES = 96 << 20
 #: Work on less is not too large by itself where memory is short.
 _LITTLE_BYTES = 32 << 20
 
@@ -43,17 +45,20 @@ def limit_of(kind: int) -> Optional[int]:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def check_address_space() -> None:
-    """Raise LimitError where the libraries cannot be loaded: that of OpenBLAS ends the process, or waits for ever."""
+def check_address_space(nbytes: int = _START_BYTES) -> None:
+    """Raise LimitError where so much is not left: OpenBLAS ends the process, or waits for ever.
+
+    Without `nbytes` it is what loading the libraries takes.
+    """
     limit = limit_of(resource.RLIMIT_AS)
     if limit is None:
         return
     try:
-        mmap.mmap(-1, _START_BYTES).close()
+        mmap.mmap(-1, nbytes).close()
     except (OSError, ValueError):
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        raise LimitError("limit.memory", limit=limit >> 20, needed=(used + _START_BYTES >> 20) + 1) from None
+        raise LimitError("limit.memory", limit=limit >> 20, needed=(used + nbytes >> 20) + 1) from None
 
 
 def limit_error(error: Optional[BaseException]) -> Optional[LimitError]:
