@@ -28,7 +28,7 @@ NO_COMMANDS = {
 }  # fmt: skip
 #: Options of others' programs, and what only looks like an option.
 NO_OPTIONS = {
-    "-Inf", "-rf", "-log", "-m", "-t", "--mode", "--om", "--disable_reuse_memory", "--scheduler-file", "--steps",
+    "-Inf", "-rf", "-log", "-m", "-t", "-u", "--mode", "--om", "--disable_reuse_memory", "--scheduler-file", "--steps",
     "--txt", "--singleop", "--soc_version",
 }  # fmt: skip
 

@@ -51,7 +51,8 @@ def test_batch_norm(shape: tuple[int, ...], training: bool, first: bool, shift: 
     got = arrays_of("FusedBatchNormV3", image, scale, offset, mean, variance, **attrs)
     close(np.moveaxis(got[0], 1, -1) if first else got[0], true[0], 3e-5)
     assert len(got) == 5
-    close_all(got[1:], true[1:5], 3e-5)
+    filled = 5 if training else 3  # of inference, TensorFlow leaves the last two as the memory was
+    close_all(got[1:filled], true[1:filled], 3e-5)
     check_sampled("FusedBatchNormV3", image, scale, offset, mean, variance, **attrs)
     g = tensor(2, shape).astype(np.float32)
     gradient_inputs = {
