@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,7 +15,7 @@ from opvalues import Array, close, tries, values
 from tensorflow_oracle import OracleError
 from test_torch_apis import outputs_of_call, recorded
 from torch_cases import CASES, Case, Make
-from torch_oracle import Differentiated, Torch
+from torch_oracle import Differentiated, Torch, adds_up_in_type
 
 from precision_tool.lib.diagnose.error_shape import misfit, rounded_to
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, Output
@@ -140,11 +139,6 @@ def is_it(call: Call, expected: Array, tolerance: float) -> bool:
     except (AssertionError, NotComputedError):
         return False
     return True
-
-
-def adds_up_in_type(op_type: str, dtype: str) -> bool:
-    """Whether PyTorch adds up in bfloat16 itself: gradients of convolutions, on a processor without AVX-512."""
-    return dtype == "bfloat16" and "Backprop" in op_type and "avx512f" not in Path("/proc/cpuinfo").read_text()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ def torch_python() -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def adds_up_in_type(op: str, dtype: str) -> bool:
+    """Whether PyTorch adds up in bfloat16 itself: convolutions and their gradients, on a processor without AVX-512."""
+    return dtype == "bfloat16" and "conv" in op.lower() and "avx512f" not in Path("/proc/cpuinfo").read_text("utf-8")
 
 
 def packed_call(api: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
