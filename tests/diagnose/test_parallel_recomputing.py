@@ -91,7 +91,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     values = SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run"))
     judge: Any = SimpleNamespace(
         computing=ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
-        for_others=lambda: lambda: None, seconds_left=1.0,
+        for_others=lambda: lambda: None, seconds_left=1.0, recompute_undumped=lambda _: None,
     )  # fmt: skip
     found = spread.recompute_ops(judge, Resources(1, AtOnce()))
     assert [one.op for one in found] == ops
