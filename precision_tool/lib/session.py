@@ -230,16 +230,12 @@ class Session:
             Several ops' names have this part.
         """
         from precision_tool.lib.compare.arrays import open_tensors
-        from precision_tool.lib.data.neighbourhood import Wiring
         from precision_tool.lib.view.notebook import progress
         from precision_tool.lib.view.op_report import OpView, report_of
 
         hits = self.find_ops(_given(name), graph)
-        wirings = {id(hit.run.file): hit.run.file.once(Wiring) for hit in hits}
         with progress("reading") as shown:
-            reports = [
-                report_of(self.data, hit, wirings[id(hit.run.file)], name, self.settings.workers, shown) for hit in hits
-            ]
+            reports = [report_of(self.data, hit, name, self.settings.workers, shown) for hit in hits]
         is_dumped = any(row.pair.npu is not None and row.pair.slot for row in reports[0].rows)
         tensors = open_tensors(self.data, reports[0].op.name, graph, reports[0].run.number) if is_dumped else ()
         return OpView(tuple(reports), self.settings.threshold, tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from precision_tool.lib.cli import flags, pytorch_dumps
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_note
@@ -77,9 +77,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.graph is None and session.data.is_pytorch_name(names[0]):
         return pytorch_dumps.show_op(session, args, names[0], output)
     hits = session.find_ops(names[0], args.graph)
-    wirings = {id(hit.run.file): hit.run.file.once(Wiring) for hit in hits}
     threshold = session.settings.threshold
-    reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
+    reports = [_report_of(session, output, hit, names[0]) for hit in hits]
     attribute = args.attribute or None
     if attribute is not None:
         attribute = report.find_attribute(reports, attribute)
@@ -87,20 +86,18 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.show(*report.op_lines(reports, threshold, everything, attribute))
     files: list[str] = []
     if args.depth is not None:
-        files = _draw(session, args, output, hits, wirings)
+        files = _draw(session, args, output, hits)
     if args.json:
         output.write_json(to_json(reports, threshold, everything, attribute, files))
     return DONE
 
 
-def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, name: str) -> report.OpReport:
+def _report_of(session: Session, output: Output, hit: FoundOp, name: str) -> report.OpReport:
     with ProgressReport(output.err, "reading") as progress:
-        return report_of(session.data, hit, wiring, name, session.settings.workers, progress)
+        return report_of(session.data, hit, name, session.settings.workers, progress)
 
 
-def _draw(
-    session: Session, args: argparse.Namespace, output: Output, hits: Sequence[FoundOp], wirings: Mapping[int, Wiring]
-) -> list[str]:
+def _draw(session: Session, args: argparse.Namespace, output: Output, hits: Sequence[FoundOp]) -> list[str]:
     """Draw the op's neighbourhood in every graph and return the paths of the files."""
     from precision_tool.lib.view import drawing
 
@@ -108,7 +105,7 @@ def _draw(
     files: dict[str, None] = {}
     for hit in hits:
         run = report.run_name(hit.run)
-        hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
+        hood = neighbourhood(hit.run.file.once(Wiring), hit.graph.name, hit.op, args.depth)
         where = ", ".join(dict.fromkeys((run, hit.graph.name, posixpath.basename(hit.run.file.path))))
         figures = drawing.Figures(
             cosines=session.cosines(hit.run),

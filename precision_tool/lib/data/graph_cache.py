@@ -530,7 +530,7 @@ class _CachedOps(OpTable):
 
     def _column(self, name: str) -> list[Any]:
         columns, texts = self._numbers_of, self._texts
-        if name in ("name", "type", "kernel_lib"):
+        if name in ("name", "type"):
             return [texts[at] for at in columns[name]]
         if name in _LISTS:
             counts, entries = _LISTS[name]
@@ -544,8 +544,8 @@ class _CachedOps(OpTable):
             return _split(edges, columns["inputs"])
         if name == "l1_fusion_group":
             return [None if at < 0 else texts[at] for at in columns["l1_group"]]
-        if name in ("id", "parent_index"):
-            return [_value(value) for value in columns["id" if name == "id" else "parent"]]
+        if name == "parent_index":
+            return list(map(_value, columns["parent"]))
         if name == "is_recorded":
             return [False] * len(self)
         return [getattr(self.op(number), name) for number in range(len(self))]

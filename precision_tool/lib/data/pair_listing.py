@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
@@ -192,7 +191,7 @@ class _RowMaker:
         return OpRow(
             index=self.indexes[at],
             op=op,
-            graph=self._file.graphs[bisect_right(self._file.starts, at) - 1].name,
+            graph=self._file.graph_at(at).name,
             dumped=base_name(flat) in self._dumped,
             cosine=self._cosines.get(op.name),
             scalar=self._scalars.get(flat),

@@ -295,7 +295,11 @@ class GraphFile:
 
     def graph_of(self, op: Op) -> Graph:
         """Return the graph that an op of this file is in. KeyError for any other."""
-        return self.graphs[self.graph_number(op)]
+        return self.graph_at(self.number_of(op))
+
+    def graph_at(self, number: int) -> Graph:
+        """Return the graph that the op of a number in `ops` is in."""
+        return self.graphs[bisect_right(self.starts, number) - 1]
 
     def graph_number(self, op: Op) -> int:
         """Return the number of the graph that an op of this file is in. KeyError for any other."""

@@ -22,7 +22,7 @@ from precision_tool.lib.view.op_screen import OpReport, op_lines
 
 
 def report_of(
-    data: DataFolder, hit: FoundOp, wiring: Wiring, name: str, workers: int = 0, progress: Progress | None = None
+    data: DataFolder, hit: FoundOp, name: str, workers: int = 0, progress: Progress | None = None
 ) -> OpReport:
     """Return what there is to say of an op in one graph.
 
@@ -32,8 +32,6 @@ def report_of(
         Where its tensors lie.
     hit : FoundOp
         The op, and the graph that it is in.
-    wiring : Wiring
-        The connections of that graph.
     name : str
         What it was asked for by.
     workers : int
@@ -55,7 +53,7 @@ def report_of(
         run=run,
         graph=hit.graph,
         op=hit.op,
-        connections=connections(wiring, hit.graph.name, hit.op),
+        connections=connections(run.file.once(Wiring), hit.graph.name, hit.op),
         rows=tuple(rows),
         not_dumped=not_dumped,
         requested=_original(hit, name),
