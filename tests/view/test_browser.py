@@ -123,6 +123,7 @@ def test_nothing_overlaps_however_much_is_open(browse: Browse, demo_report: Path
     page = browse(demo_report, "map")
     some = check_no_overlap(page)
     page.page.click(f"text={ENGLISH['page.map.open']}")
+    wait_until(page.page, "!report.parts.map.isBusy")
     everything = check_no_overlap(page)
     page.page.click(f"text={ENGLISH['page.map.close']}")
     few = check_no_overlap(page)
