@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def test_what_the_verdict_suspects_is_tried_first_and_kept(demo: Path) -> None:
     run = tool("bisect", "--check", command("pass"), "--write", "kept/it.json", cwd=demo)
     assert "first what the verdict suspects: fusion:" + GUILTY in run.err
     assert "try 3: 1 of 21 changes: succeeds" in run.err
+    assert re.search(r"21 changes to search: about \d+ runs if one change suffices, at most 104 runs; first", run.err)
     assert run.err.count("\ntry ") == 5
     assert "about 0 runs left" in run.err
     kept = json.loads((demo / "kept/it.json").read_text())

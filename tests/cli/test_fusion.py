@@ -536,6 +536,8 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     assert "2 changes are needed for the check to succeed: Pass03, Pass17" in run.text
     assert (tmp_path / "my.cfg").read_text() == MINE  # put back
     assert "try 1: 0 of 20 changes: fails (5)" in run.err
+    assert "20 changes to search: about " in run.err
+    assert "at most" not in run.err  # nothing limits it
     logs = sorted((tmp_path / "precision_data" / "temp" / "fusion_bisect").glob("try_*.log"))
     assert len(logs) == run.err.count("\ntry ") + run.err.startswith("try ")
     assert logs[0].read_text() == "off: Mine\n"

@@ -237,8 +237,8 @@ def conduct(
         before = len(run.tries)
         remaining = search.remaining(run.answers)
         if remaining != 0:
-            line = start_line(len(search.names), remaining, max((search.most or 0) - before, 0), suspected)
-            output.err.print(line, soft_wrap=True)
+            most = None if search.most is None else max(search.most - before, 0)
+            output.err.print(start_line(len(search.names), remaining, most, suspected), soft_wrap=True)
         interrupted = True
         try:
             result = run.search(search)

@@ -19,10 +19,10 @@ _COLUMN = "screen.view.bisect.column"
 _SHOWN = 3
 
 
-def start_line(total: int, remaining: int | None, most: int, suspected: Sequence[str]) -> Text:
-    """What is searched, and how many runs that takes."""
+def start_line(total: int, remaining: int | None, most: int | None, suspected: Sequence[str]) -> Text:
+    """What is searched, and how many runs that takes, as far as that is known."""
     names = safe(", ".join(suspected[:_SHOWN]))
-    message = Message("screen.view.bisect.start", total=total, remaining=remaining or 0, most=most, names=names)
+    message = Message("screen.view.bisect.start", total=total, remaining=remaining, most=most, names=names)
     return shown(message, "bold")
 
 
