@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, zip_longest
 from math import isnan, nan
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -349,38 +349,34 @@ def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = N
 def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> None:
     """`write_result` of rows that were written there without their own errors, which are the last column.
 
-    Only these cells are made, for a third of the time. A file that is not as it was written is made anew.
+    Only these cells are made, and put behind the lines. A file that is not as it was written is made anew.
     """
-    columns = columns_of(choice)
-    lines = _lines_as_written(path)
-    keys = [(at, column) for at, column in enumerate(columns) if column.name in ("Index", "TensorIndex")]
-    if (
-        len(lines) != len(rows) + 1
-        or lines[0] != headers(columns)[:-1]
-        or any(
-            len(line) != len(lines[0]) or any(line[at] != column.cell(row, choice) for at, column in keys)
-            for line, row in zip(lines[1:], rows, strict=True)
-        )
-    ):  # shorter, or sorted by somebody meanwhile
-        write_result(path, rows, choice)
-        return
-    own = columns[-1]
-    with atomic_text(path) as file:
-        writer = csv.writer(file, lineterminator="\r\n")
-        writer.writerow([*lines[0], *headers([own])])
-        writer.writerows([*line, own.cell(row, choice)] for line, row in zip(lines[1:], rows, strict=True))
-
-
-def _lines_as_written(path: str) -> list[list[str]]:
-    """Return the cells of a file of ours; none of one that cannot be read."""
-    usual_limit = csv.field_size_limit(_MAX_CELL)
     try:
-        with open_text(path, encoding="utf-8", errors="strict", newline="") as file:
-            return list(csv.reader(file))
-    except (OSError, csv.Error, UnicodeError, PrecisionToolError):
-        return []
-    finally:
-        csv.field_size_limit(usual_limit)
+        _append_own_errors(path, rows, choice)
+    except (_OtherLinesError, UnicodeError, OSError, PrecisionToolError):  # somebody changed it meanwhile
+        write_result(path, rows, choice)
+
+
+class _OtherLinesError(Exception):
+    """The lines of a result file are not those of its rows."""
+
+
+def _append_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> None:
+    """Write the file again, a cell longer in each line. _OtherLinesError for a file with other lines."""
+    columns = columns_of(choice)
+    own, tensor = columns[-1], next(column for column in columns if column.name == "TensorIndex")
+    # A line feed may stand in a quoted cell. A cell with the end of a line in it would make one line more.
+    with open_text(path, encoding="utf-8", errors="strict", newline="\r\n") as file, atomic_text(path) as new:
+        if file.readline() != ",".join(headers(columns[:-1])) + "\r\n":
+            raise _OtherLinesError
+        new.write(",".join(headers(columns)) + "\r\n")
+        for row, line in zip_longest(rows, file):
+            if row is None or line is None or not line.endswith("\r\n"):
+                raise _OtherLinesError
+            name = tensor.cell(row, choice).replace('"', '""')
+            if not line.startswith(f"{row.index},") or name not in line:
+                raise _OtherLinesError
+            new.write(f"{line[:-2]},{own.cell(row, choice)}\r\n")
 
 
 #: Lists of a column of a group by their first names and their length, of those alike the first.
