@@ -433,6 +433,11 @@ _LISTS = {
     "subgraph_names": ("subgraphs", "subgraph"),
     "control_inputs": ("controls", "control"),
 }
+#: The same of descriptions of tensors.
+_DESCS = {
+    "input_descs": ("input_descs", "input_desc"),
+    "output_descs": ("output_descs", "output_desc"),
+}
 
 
 class _CachedOps(OpTable):
@@ -457,8 +462,8 @@ class _CachedOps(OpTable):
             id=_value(columns["id"][number]),
             inputs=self._field("inputs", number),
             control_inputs=self._field("control_inputs", number),
-            input_descs=tuple(map(self._desc, self._of(number, "input_descs", "input_desc"))),
-            output_descs=tuple(map(self._desc, self._of(number, "output_descs", "output_desc"))),
+            input_descs=self._field("input_descs", number),
+            output_descs=self._field("output_descs", number),
             pass_names=self._field("pass_names", number),
             original_names=self._field("original_names", number),
             stream_id=_value(columns["stream"][number]),
@@ -472,7 +477,7 @@ class _CachedOps(OpTable):
         )
 
     def prepare(self) -> None:
-        for name in ("inputs", "original_names", *_LISTS):
+        for name in ("inputs", "original_names", *_LISTS, *_DESCS):
             self.column(name)
 
     def _field(self, name: str, number: int) -> Any:
@@ -482,6 +487,8 @@ class _CachedOps(OpTable):
             return made[number]
         if name == "inputs":
             return self._inputs(number)
+        if name in _DESCS:
+            return tuple(map(self._desc, self._of(number, *_DESCS[name])))
         return self._originals(number) if name == "original_names" else self._listed(number, *_LISTS[name])
 
     def _of(self, number: int, counts: str, entries: str) -> Sequence[int]:
@@ -535,6 +542,9 @@ class _CachedOps(OpTable):
         if name in _LISTS:
             counts, entries = _LISTS[name]
             return _split((texts[at] for at in columns[entries]), columns[counts])
+        if name in _DESCS:
+            counts, entries = _DESCS[name]
+            return _split(map(self._desc, columns[entries]), columns[counts])
         if name == "original_names":
             listed = _split((texts[at] for at in columns["original"]), columns["originals"])
             return [None if count < 0 else names for names, count in zip(listed, columns["originals"], strict=True)]

@@ -10,6 +10,8 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 
 #: Only these run their graph once with the inputs they have; that of a loop or a branch runs often or not at all.
 _TYPES = ("PartitionedCall", "StatefulPartitionedCall")
+#: Types of ops at the border of a subgraph, outside and inside, whose outputs may be tensors that others put out.
+BORDER_TYPES = frozenset((*_TYPES, "Data"))
 
 
 def output_of(graph: Graph) -> Op | None:

@@ -107,6 +107,10 @@ class Groups(Sequence[Group]):
             group = self._groups[index] = Group(ops, tuple(names), inserted=not first)
         return group
 
+    def __iter__(self) -> Iterator[Group]:
+        list(self._file.ops)  # all at once takes less than each by itself
+        return map(self.__getitem__, range(len(self)))
+
     def __len__(self) -> int:
         return len(self._members)
 

@@ -7,17 +7,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, log2, prod
+from typing import TypeVar
 
 import numpy as np
 
+from precision_tool.lib.data.neighbourhood import BORDER_TYPES
 from precision_tool.lib.diagnose.error_shape import flat_doubles, norm
 from precision_tool.lib.diagnose.headroom import LOSS_SCALE
-from precision_tool.lib.diagnose.op_values import DATA_TYPES, VARIABLE_TYPES, Root, RunValues, Slot
+from precision_tool.lib.diagnose.op_values import DATA_TYPES, PASSING, VARIABLE_TYPES, Root, RunValues, Slot
 from precision_tool.lib.diagnose.overwritten_memory import Divergence
 from precision_tool.lib.diagnose.recorded_formulas import is_random_call
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Proof, Suspect, number_of
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.ops.optimizers import updated_inputs
+
+Node = TypeVar("Node")
+
+#: Types of ops some of which only pass on what feeds them: who put a tensor out has to be looked up behind them.
+_HANDING_ON = PASSING | BORDER_TYPES
 
 
 class Flow:
@@ -27,32 +34,44 @@ class Flow:
         self._values = values
 
     @cached_property
-    def _next(self) -> dict[int, list[Op]]:
-        """The ops that read an op's outputs, by its id."""
-        readers: dict[int, list[Op]] = {}
-        for op in self._values.ops:
-            for root in self._values.producers(op):
-                readers.setdefault(id(root.op), []).append(op)
+    def _next(self) -> dict[int, list[int]]:
+        """The ops that read an op's outputs, all by their numbers in the file."""
+        file, readers = self._values.file, dict[int, list[int]]()
+        for start, graph in zip(file.starts, file.graphs, strict=False):  # which also says where the last one ends
+            numbers, types = graph.numbers, graph.column("type")
+            for place, edges in enumerate(graph.column("inputs")):
+                for slot, edge in enumerate(edges):
+                    if edge is None or edge.producer not in numbers:
+                        continue
+                    number = numbers[edge.producer]
+                    if types[number] not in _HANDING_ON:
+                        readers.setdefault(start + number, []).append(start + place)
+                    elif (root := self._values.source(graph.ops[place], slot)) is not None:
+                        readers.setdefault(file.number_of(root.op), []).append(start + place)
         return readers
 
     def downstream(self, ops: Iterable[Op]) -> dict[int, Op]:
         """Return every op that is fed, directly or not, by one of `ops`, by id."""
-        return reached_from(ops, lambda op: self._next.get(id(op), ()))
+        file = self._values.file
+        reached = reached_from(map(file.number_of, ops), lambda number: self._next.get(number, ()), key=int)
+        return {id(op): op for op in map(file.ops.__getitem__, reached)}
 
     def upstream(self, op: Op) -> dict[int, Op]:
         """Return every op that feeds `op`, directly or not, by id."""
         return reached_from([op], lambda reader: [root.op for root in self._values.producers(reader)])
 
 
-def reached_from(ops: Iterable[Op], next_of: Callable[[Op], Iterable[Op]]) -> dict[int, Op]:
-    """Return every op that one way leads to from `ops`, which are among them only if it leads back."""
-    reached: dict[int, Op] = {}
-    waiting = [next_op for op in ops for next_op in next_of(op)]
+def reached_from(
+    nodes: Iterable[Node], next_of: Callable[[Node], Iterable[Node]], key: Callable[[Node], int] = id
+) -> dict[int, Node]:
+    """Return every node that one way leads to from `nodes`, which are among them only if it leads back, by its key."""
+    reached: dict[int, Node] = {}
+    waiting = [next_node for node in nodes for next_node in next_of(node)]
     while waiting:
-        op = waiting.pop()
-        if id(op) not in reached:
-            reached[id(op)] = op
-            waiting += next_of(op)
+        node = waiting.pop()
+        if key(node) not in reached:
+            reached[key(node)] = node
+            waiting += next_of(node)
     return reached
 
 

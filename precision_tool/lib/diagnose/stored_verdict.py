@@ -140,14 +140,19 @@ def _write(verdict: StoredVerdict, path: str, root: str) -> None:
     body = to_document(verdict)
     for run in body["runs"]:
         run |= {name: kept_place(run[name], folder, root) for name in ("npu", "graph")}
-    document = {"version": _VERSION, "check": _check(body), **body}
+    text = _text(body)
     with atomic_text(path) as file:
-        file.write(json.dumps(document) + "\n")
+        file.write(f'{{"version":{_VERSION},"check":"{_check(text)}",{text[1:]}\n')
 
 
-def _check(body: object) -> str:
+def _text(body: object) -> str:
+    """Return a document as it is written, and as its hash is of."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _check(text: str) -> str:
     """Return the hash by which a document that was changed is known."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digest(path: str) -> str:
@@ -225,7 +230,7 @@ def _read(path: str) -> StoredVerdict:
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")
-        if version != _VERSION or check != _check(document):
+        if version != _VERSION or check != _check(_text(document)):
             raise ValueError("of another version, or changed")
         for run in document["runs"]:
             run |= {name: placed(run[name], folder) for name in ("npu", "graph")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -138,7 +139,7 @@ class OpResult(Judgement):
     def verdict(self) -> OpVerdict:
         """Return what results keep of it."""
         verdict = OpVerdict(
-            name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason or "",
+            name=self.op.name, type=self.op.type, number=self.number, state=self.state.value, reason=self.reason or "",
             how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
@@ -211,12 +212,13 @@ def is_late(result: OpResult) -> bool:
 
 def tally(judged: Sequence[OpResult]) -> Tally:
     """Return counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
-    counts: dict[State, int] = dict.fromkeys(State, 0)
+    counts = Counter(result.state for result in judged)
+    why = [result.reason for result in judged if result.state is State.NOT_RECOMPUTED and result.reason is not None]
+    # Most ops of a large graph share one message, whose hash is not made again for each.
+    messages = dict(zip(map(id, why), why, strict=True))
     reasons: dict[Message, int] = {}
-    for result in judged:
-        counts[result.state] += 1
-        if result.state is State.NOT_RECOMPUTED and result.reason is not None:
-            reasons[result.reason] = reasons.get(result.reason, 0) + 1
+    for at, count in Counter(map(id, why)).items():
+        reasons[messages[at]] = reasons.get(messages[at], 0) + count
     return Tally(
         ops=len(judged),
         right=counts[State.RIGHT],

@@ -244,6 +244,8 @@ def _is_set(value: Field) -> bool:
 
 def _shown(value: Field, form: str, language: str) -> str:
     """Return a field in a form, or plain where it does not fit: stored messages and figures come from files."""
+    if not form and type(value) is str:  # most are
+        return printable(value)
     try:
         return _formed(value, form, language)
     except (TypeError, ValueError, IndexError, KeyError, OverflowError):

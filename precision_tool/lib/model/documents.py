@@ -122,7 +122,10 @@ def _column(values: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the different values as documents, in the order in which they come, and the number of each row's."""
     if len(set(map(id, values))) == 1:
         return {"values": [to_document(values[0])], "rows": [0] * len(values) if len(values) > 1 else []}
-    keys = values if set(map(type, values)) in ({str}, {int}) else list(map(_key, values))
+    keys = values
+    if set(map(type, values)) not in ({str}, {int}):  # one object many times over is common
+        of_objects = {at: _key(value) for at, value in dict(zip(map(id, values), values, strict=True)).items()}
+        keys = [of_objects[at] for at in map(id, values)]
     first = dict(zip(reversed(keys), reversed(values), strict=True))
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     rows = [numbers[key] for key in keys] if len(numbers) < len(values) else []

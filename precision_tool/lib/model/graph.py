@@ -230,12 +230,17 @@ class Graph:
         return f"<Graph {self.name}: {len(self.ops)} ops>"
 
     @cached_property
-    def by_name(self) -> Mapping[str, Op]:
-        """Ops by name; of two with one name the first."""
+    def numbers(self) -> Mapping[str, int]:
+        """The places of the ops by their names; of two with one name the first."""
         numbers: dict[str, int] = {}
         for number, name in enumerate(self.column("name")):
             numbers.setdefault(name, number)
-        return OpsByName(self.ops, numbers)
+        return numbers
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Op]:
+        """Ops by name; of two with one name the first."""
+        return OpsByName(self.ops, self.numbers)
 
     def column(self, name: str) -> Sequence[Any]:
         """Return a field of all ops, in their order: `name`, `type`, `inputs`, …"""

@@ -88,7 +88,8 @@ def read_kept_verdict(path: str) -> Reasons:
     """As `report`, and `ac` held against it: a file with the right hash, whoever made it up."""
     try:
         body = json.loads(Path(path).read_bytes())
-        document = {"version": stored_verdict._VERSION, "check": stored_verdict._check(body), **body}
+        check = stored_verdict._check(stored_verdict._text(body))
+        document = {"version": stored_verdict._VERSION, "check": check, **body}
         text = json.dumps(document)
     except (ValueError, TypeError, RecursionError):
         text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
