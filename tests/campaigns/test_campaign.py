@@ -40,7 +40,7 @@ def campaign(script: str, *arguments: str) -> None:
 
 
 def test_every_reader_stands_damaged_files() -> None:
-    campaign("fuzz.py", "--inputs", "120", "--seed", "11")
+    campaign("fuzz.py", "--inputs", "60", "--seed", "11")
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_commands_can_be_killed() -> None:
 
 @pytest.mark.slow
 def test_studies_can_be_killed_and_come_to_the_same_table() -> None:
-    campaign("crash_study.py", "12", "--seed", "11", "--steps", "2")
+    campaign("crash_study.py", "6", "--seed", "11", "--steps", "2")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in HOSTILE.iterdir()))

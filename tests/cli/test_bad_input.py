@@ -362,7 +362,7 @@ def test_no_single_wrong_byte_of_a_header_is_an_internal_error(tmp_path: Path) -
             bad += [
                 bytes([*good[:at], value, *good[at + 1 :]])
                 for at in range(length)
-                for value in {0, 0x7F, 0x80, 0xFF, good[at] ^ 1, good[at] ^ 2, good[at] ^ 8}
+                for value in {0, 0x80, 0xFF, good[at] ^ 1, good[at] ^ 8}
             ]
             for data in bad:
                 path.write_bytes(data)
