@@ -92,24 +92,28 @@ class Groups(Sequence[Group]):
     def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
         if isinstance(index, slice):
             return [self[at] for at in range(len(self))[index]]
-        group = self._groups.get(index)
-        if group is None:
-            members = self._members[index]
-            numbers = [members] if isinstance(members, int) else members
-            ops = [self._file.ops[number] for number in numbers]
-            first = self._originals[numbers[0]]
-            names = list(first) or [ops[0].name]
-            listed = set(names)
-            for number in numbers[1:]:
-                more = [name for name in self._originals[number] if name not in listed]
-                names += more
-                listed.update(more)
-            group = self._groups[index] = Group(ops, tuple(names), inserted=not first)
-        return group
+        if index not in self._groups:
+            self._groups[index] = self._group(index)
+        return self._groups[index]
+
+    def _group(self, index: int) -> Group:
+        members = self._members[index]
+        numbers = [members] if isinstance(members, int) else members
+        ops = [self._file.ops[number] for number in numbers]
+        first = self._originals[numbers[0]]
+        if len(ops) == 1:
+            return Group(ops, first or (ops[0].name,), inserted=not first)
+        names = list(first) or [ops[0].name]
+        listed = set(names)
+        for number in numbers[1:]:
+            more = [name for name in self._originals[number] if name not in listed]
+            names += more
+            listed.update(more)
+        return Group(ops, tuple(names), inserted=not first)
 
     def __iter__(self) -> Iterator[Group]:
         list(self._file.ops)  # all at once takes less than each by itself
-        return map(self.__getitem__, range(len(self)))
+        return map(self._group, range(len(self)))
 
     def __len__(self) -> int:
         return len(self._members)

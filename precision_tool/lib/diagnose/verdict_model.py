@@ -87,7 +87,7 @@ class SlotResult:
         return self.size if self.sampled is None else self.sampled
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """Outcome of recomputing an op, as it can be stored. `number` is the op's place in the order of execution.
 
@@ -117,7 +117,7 @@ class Judgement:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpResult(Judgement):
     """One op of the run with its judgement."""
 

@@ -43,7 +43,7 @@ class TensorDesc:
     dump_origin_layout: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """A node of a graph.
 

@@ -18,6 +18,8 @@ from precision_tool.lib.model.comparison import (
     Summary,
 )
 
+#: What a row has without metrics of the user's own, all rows the same: they are many.
+_NO_CUSTOM: Mapping[str, float | str | None] = {}
 #: Of more ops than this, one line of a table shows the first ones only.
 MAX_NAMES = 32
 
@@ -47,7 +49,7 @@ class Row:
     reason: Message | None = None
     overflow: bool | None = None
     extremes: Extremes | None = None
-    custom: Mapping[str, float | str | None] = field(default_factory=dict)
+    custom: Mapping[str, float | str | None] = field(default_factory=lambda: _NO_CUSTOM)
     custom_errors: tuple[tuple[str, Message | str], ...] = ()
     noise: float | None = None
     own_error: float | None = None
