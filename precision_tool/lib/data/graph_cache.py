@@ -15,7 +15,7 @@ import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
@@ -561,10 +561,10 @@ class _CachedOps(OpTable):
         return [getattr(self.op(number), name) for number in range(len(self))]
 
 
-def _split(values: Iterable[T], counts: Iterable[int]) -> list[tuple[T, ...]]:
+def _split(values: Iterable[T], counts: memoryview[int]) -> list[tuple[T, ...]]:
     """The values in tuples of so many each; a count of -1 gives none."""
-    rest = iter(values)
-    return [tuple(islice(rest, count)) if count > 0 else () for count in counts]
+    whole = tuple(values)
+    return [whole[start:end] for start, end in pairwise(_starts(counts))]
 
 
 def _starts(counts: memoryview[int]) -> array[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 #: To be raised with every change of what is kept; files of other versions are not read.
 _VERSION = 8
 _PREFIX = "verdict_"
+#: What a file begins with: its version, and the hash of what follows.
+_START = re.compile(r'\{"version":(\d{1,9}),"check":"([0-9a-f]{64})",')
 _PIECE = 1 << 20
 
 
@@ -140,18 +143,17 @@ def _write(verdict: StoredVerdict, path: str, root: str) -> None:
     body = to_document(verdict)
     for run in body["runs"]:
         run |= {name: kept_place(run[name], folder, root) for name in ("npu", "graph")}
-    text = _text(body)
     with atomic_text(path) as file:
-        file.write(f'{{"version":{_VERSION},"check":"{_check(text)}",{text[1:]}\n')
+        file.write(signed(body))
 
 
-def _text(body: object) -> str:
-    """Return a document as it is written, and as its hash is of."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+def signed(body: object) -> str:
+    """Return a document as text that begins with its version and the hash by which one that was changed is known."""
+    text = json.dumps(body, separators=(",", ":"))[1:] + "\n"
+    return f'{{"version":{_VERSION},"check":"{_check(text)}",{text}'
 
 
 def _check(text: str) -> str:
-    """Return the hash by which a document that was changed is known."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -228,10 +230,12 @@ def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, OpVerdict]:
 def _read(path: str) -> StoredVerdict:
     folder = posixpath.dirname(posixpath.abspath(path))
     try:
-        document = json.loads(read_text(path))
-        version, check = document.pop("version"), document.pop("check")
-        if version != _VERSION or check != _check(_text(document)):
+        text = read_text(path, newline="")
+        start = _START.match(text)
+        if start is None or int(start[1]) != _VERSION or start[2] != _check(text[start.end() :]):
             raise ValueError("of another version, or changed")
+        document = json.loads(text)
+        del document["version"], document["check"]
         for run in document["runs"]:
             run |= {name: placed(run[name], folder) for name in ("npu", "graph")}
         verdict = from_document(StoredVerdict, document)
@@ -394,7 +398,8 @@ def _is_as_before(before: OpVerdict, after: OpVerdict) -> bool:
 
 
 def _op(run: StoredRun, name: str) -> OpVerdict | None:
-    return next((op for op in run.ops if op.name == name), None)
+    names = column_of(run.ops, "name")
+    return run.ops[names.index(name)] if name in names else None
 
 
 def _passes(earlier: StoredVerdict, was: StoredRun, run: StoredRun, before: OpVerdict | None) -> Iterator[Change]:

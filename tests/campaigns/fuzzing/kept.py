@@ -23,14 +23,14 @@ from fuzzing import WrongAnswerError
 from precision_tool.lib.compare.result_files import kept_place
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose import judgement_journal, stored_verdict
+from precision_tool.lib.diagnose import judgement_journal
 from precision_tool.lib.diagnose.comparing import compare
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.device_profile import mismatch
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_of
 from precision_tool.lib.diagnose.replica_votes import Role, Vote, pack_votes, unpack_votes
 from precision_tool.lib.diagnose.stored_profile import merge, read_profile, write_profile
-from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, read_verdict, since
+from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, read_verdict, signed, since, stored
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome, open_journal, read_rows, state_of
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_plan import LeafPlan
@@ -62,7 +62,7 @@ def _judged() -> tuple[RunVerdict, StoredVerdict]:
         (leaf,) = leaves_of(data, compare(data, resources=THIS_THREAD))
         diagnosis = diagnose_leaf(leaf, DiagnoseOptions(), THIS_THREAD)
         assert diagnosis.judged is not None
-        return diagnosis.judged, replace(stored_verdict.stored(diagnosis.judged, 0.98), path="verdict_0.json")
+        return diagnosis.judged, replace(stored(diagnosis.judged, 0.98), path="verdict_0.json")
 
 
 def _shown(*screens: RenderableType) -> None:
@@ -87,10 +87,7 @@ def verdicts(folder: Path) -> list[bytes]:
 def read_kept_verdict(path: str) -> Reasons:
     """As `report`, and `ac` held against it: a file with the right hash, whoever made it up."""
     try:
-        body = json.loads(Path(path).read_bytes())
-        check = stored_verdict._check(stored_verdict._text(body))
-        document = {"version": stored_verdict._VERSION, "check": check, **body}
-        text = json.dumps(document)
+        text = signed(json.loads(Path(path).read_bytes()))
     except (ValueError, TypeError, RecursionError):
         text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
     Path(path).write_text(text, "utf-8", "surrogateescape")
