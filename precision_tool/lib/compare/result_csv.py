@@ -48,13 +48,36 @@ def cells_of(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
         together = list(group)
         parts.append(_numbers(together, choice) if key else _singles(together, choice))
 
+    of_ops = [(at, _single(column, choice)) for at, column in enumerate(columns) if column.field in _OF_OPS]
+    bare: list[str] = []
+
     def cells(row: Row) -> list[str]:
-        texts: list[str] = []
-        for part in parts:
-            texts += part(row)
+        nonlocal bare
+        if bare and _is_bare(row):
+            texts = bare.copy()
+            for at, write in of_ops:
+                texts[at] = write(row)
+            return texts
+        texts = [text for part in parts for text in part(row)]
+        if not bare and _is_bare(row):
+            bare = texts
         return texts
 
     return cells
+
+
+#: Of rows without a tensor, which are most of a large graph, only these columns are not all the same.
+_OF_OPS = frozenset((
+    "pair.index", "pair.sequence", "pair.op_type", "pair.npu_ops", "pair.golden_ops", "pair.status", "pair.pass_names",
+    "pair.original_names", "reason",
+))  # fmt: skip
+
+
+def _is_bare(row: Row) -> bool:
+    """Return whether a row that was compared now, and not read from a file, stands for a whole op without a dump."""
+    pair = row.pair
+    has_tensors = not (pair.npu is None and pair.golden is None and row.npu is None and row.golden is None)
+    return not (has_tensors or row.metrics or pair.slot or row.line or row.absent or row.custom)
 
 
 def _side_by_side(column: Column) -> tuple[object, ...]:

@@ -140,7 +140,7 @@ class OpResult(Judgement):
         """Return what results keep of it."""
         verdict = OpVerdict(
             name=self.op.name, type=self.op.type, number=self.number, state=self.state.value, reason=self.reason or "",
-            how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
+            how=self.how, passes=self.op.pass_names, output_types=tuple([desc.dtype for desc in self.op.output_descs]),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
         worst = self.worst_slot

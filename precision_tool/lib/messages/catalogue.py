@@ -117,7 +117,7 @@ def render(message: Union[Message, str, None], language: Optional[str] = None) -
     str
         One text, with control characters of its fields escaped.
     """
-    return "" if message is None else "".join(part.text for part in parts(message, language))
+    return "" if message is None else "".join([text for text, _ in _pieces(message, language)])
 
 
 def text(kind: str, **fields: Field) -> str:
@@ -127,13 +127,17 @@ def text(kind: str, **fields: Field) -> str:
 
 def parts(message: Union[Message, str], language: Optional[str] = None) -> List[Part]:
     """Return the text in pieces, so that fields can be drawn in a style of their own."""
+    return [Part(*piece) for piece in _pieces(message, language)]
+
+
+def _pieces(message: Union[Message, str], language: Optional[str]) -> "Iterable[Tuple[str, str]]":
     if isinstance(message, str):
-        return [Part(printable(message), "")]
+        return [(printable(message), "")]
     chosen = language or current_language()
     template = catalogue(chosen).get(message.kind)
     if template is None:
-        return [Part(printable(repr(message)), "")]
-    return list(_filled(_parsed(template), message.fields, chosen))
+        return [(printable(repr(message)), "")]
+    return _filled(_parsed(template), message.fields, chosen)
 
 
 @lru_cache(maxsize=None)
@@ -228,12 +232,12 @@ def _names(nodes: Iterable[Any]) -> Iterator[str]:
             yield from _names(node.inner)
 
 
-def _filled(nodes: Iterable[Any], fields: Mapping[str, Field], language: str) -> Iterator[Part]:
+def _filled(nodes: Iterable[Any], fields: Mapping[str, Field], language: str) -> "Iterator[Tuple[str, str]]":
     for node in nodes:
         if isinstance(node, str):
-            yield Part(node, "")
+            yield node, ""
         elif isinstance(node, _Field):
-            yield Part(_shown(fields.get(node.name), node.form, language), node.name)
+            yield _shown(fields.get(node.name), node.form, language), node.name
         elif _is_set(fields.get(node.name)) == node.is_set:
             yield from _filled(node.inner, fields, language)
 

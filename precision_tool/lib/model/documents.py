@@ -124,13 +124,16 @@ def _column(values: Sequence[Any]) -> dict[str, list[Any]]:
     if len(set(map(id, values))) == 1:
         return {"values": [to_document(values[0])], "rows": [0] * len(values) if len(values) > 1 else []}
     keys = values
-    if set(map(type, values)) not in ({str}, {int}):  # one object many times over is common
+    is_plain = set(map(type, values)) in ({str}, {int})
+    if not is_plain:  # one object many times over is common
         of_objects = {at: _key(value) for at, value in dict(zip(map(id, values), values, strict=True)).items()}
         keys = [of_objects[at] for at in map(id, values)]
-    first = dict(zip(reversed(keys), reversed(values), strict=True))
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    first: dict[Any, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        first.setdefault(key, value)
+    numbers = {key: number for number, key in enumerate(first)}
     rows = [numbers[key] for key in keys] if len(numbers) < len(values) else []
-    return {"values": [to_document(first[key]) for key in numbers], "rows": rows}
+    return {"values": list(first if is_plain else map(to_document, first.values())), "rows": rows}
 
 
 def _key(value: Any) -> object:
