@@ -13,10 +13,11 @@ from builders import TIMESTAMP, graph_file, graph_op, leaf_folder, tensor_desc, 
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.demo.dump_writer import dump_file_name
+from precision_tool.lib.diagnose.divergence import Flow
 from precision_tool.lib.diagnose.op_values import PASSING, Root, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.io.ge_graph import load_graph_file
-from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 
 TYPES = ("Add", "Relu", *sorted(PASSING)[:3])
@@ -60,6 +61,35 @@ def test_readers_are_those_that_are_fed(seed: int) -> None:
 
 def places(values: RunValues, root: Root) -> list[tuple[str, int]]:
     return [(slot.op.name, slot.graph_index) for slot in values.readers(root)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_ops_feed_is_counted(seed: int) -> None:
+    """Together as one by one, and as the definition has it; in a loop an op feeds itself."""
+    random = Random(seed)
+    main = body(random, "main", 1, ["below"])
+    end = main.ops[-2]
+    loop = graph_op("main/loop", "Add", [f"{end.name}:0"])
+    ops = [loop, *(replace(op, inputs=(Edge(producer=loop.name, index=0), *op.inputs[1:])) if op is main.ops[3] else op
+                   for op in main.ops)]  # fmt: skip
+    file = GraphFile(path="graph", graphs=(replace(main, ops=tuple(ops)), body(random, "below", 2, [])))
+    values = RunValues(DumpLeaf(path="dump", files=(), model_name="main"), file, NoBenchmark())
+    names = [op.name for op in values.ops]
+    feeds: dict[str, set[str]] = {name: set() for name in names}
+    for op in values.ops:
+        for root in values.producers(op):
+            feeds[root.op.name].add(op.name)
+    sources = [set(random.sample(names, random.randrange(4))) for _ in range(150)]
+    low = set(random.sample(names, 10))
+    flow = Flow(values)
+    counts = list(flow.count_downstream(sources, low))
+    for source, count in zip(sources, counts, strict=True):
+        fed: set[str] = set()
+        while more := {reader for name in source | fed for reader in feeds[name]} - fed:
+            fed |= more
+        assert sorted(op.name for op in flow.downstream(values.named(source)).values()) == sorted(fed)
+        assert count == (len(fed), len(fed & low))
+    assert max(counts)[0] > 10
 
 
 def test_numbers_are_the_places_in_the_order_in_which_ops_run() -> None:

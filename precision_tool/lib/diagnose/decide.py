@@ -356,7 +356,7 @@ def decide_run(
         effects=effects,
     )
     explainer = Explainer(values, findings)
-    suspects = [_with_followers(item, values, explainer, subject) for item in explainer.suspects(subject.compared)]
+    suspects = _with_followers(explainer.suspects(subject.compared), values, explainer.flow, subject)
     scale = next((item for item in suspects if item.cause is Cause.LOSS_SCALE), None)
     return RunVerdict(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
@@ -560,13 +560,16 @@ def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
     return divergences
 
 
-def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
-    names = {suspect.culprit, *suspect.also} - {suspect.fact("producer")}
-    followers = explainer.flow.downstream(values.named(names))
-    low = subject.lowest_cosines
-    below = sum(low.get(op.name, 1.0) < subject.threshold for op in followers.values())
-    op = values.ops[suspect.number]
-    return _placed(replace(suspect, followers=len(followers), below=below, index=values.index_of(op)), op, values)
+def _with_followers(suspects: Sequence[Suspect], values: RunValues, flow: Flow, subject: Subject) -> list[Suspect]:
+    """Return the suspects with how many ops they feed, how many of these differ, and their places."""
+    names = [{suspect.culprit, *suspect.also} - {suspect.fact("producer")} for suspect in suspects]
+    low = {name for name, cosine in subject.lowest_cosines.items() if cosine < subject.threshold}
+    with_followers = []
+    for suspect, (followers, below) in zip(suspects, flow.count_downstream(names, low), strict=True):
+        op = values.ops[suspect.number]
+        counted = replace(suspect, followers=followers, below=below, index=values.index_of(op))
+        with_followers.append(_placed(counted, op, values))
+    return with_followers
 
 
 def _placed(suspect: Suspect, op: Op, values: RunValues) -> Suspect:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, log2, prod
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from precision_tool.lib.data.neighbourhood import BORDER_TYPES
+from precision_tool.lib.data.neighbourhood import BORDER_TYPES, order_of
 from precision_tool.lib.diagnose.error_shape import flat_doubles, norm
 from precision_tool.lib.diagnose.headroom import LOSS_SCALE
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PASSING, VARIABLE_TYPES, Root, RunValues, Slot
@@ -23,6 +23,8 @@ from precision_tool.lib.ops.optimizers import updated_inputs
 
 Node = TypeVar("Node")
 
+#: Sets of ops that are followed through the graph at one time.
+_BITS = 64
 #: Types of ops some of which only pass on what feeds them: who put a tensor out has to be looked up behind them.
 _HANDING_ON = PASSING | BORDER_TYPES
 
@@ -55,6 +57,41 @@ class Flow:
         file = self._values.file
         reached = reached_from(map(file.number_of, ops), lambda number: self._next.get(number, ()), key=int)
         return {id(op): op for op in map(file.ops.__getitem__, reached)}
+
+    def count_downstream(
+        self, sources: Sequence[Collection[str]], marked: Collection[str]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield for the ops of each set of names how many ops they feed, as `downstream`, and how many marked ones.
+
+        Sets are counted together: where many ops of a large graph are wrong, each by itself would take too long.
+        """
+        names, order = self._values.file.column("name"), self._values.file.once(order_of)
+        places = [number for number in order if names[number] in marked]
+        for start in range(0, len(sources), _BITS):
+            together = sources[start : start + _BITS]
+            fed = self._fed_by(names, order, together)
+            for bit in range(len(together)):
+                is_fed = (fed >> np.uint64(bit)) & np.uint64(1)
+                yield int(is_fed.sum()), int(is_fed[places].sum())
+
+    def _fed_by(self, names: Sequence[str], order: Sequence[int], sources: Sequence[Collection[str]]) -> np.ndarray:
+        """Return for each op of the file, by its number, a bit for each of the sets that feed it."""
+        bits_of: dict[str, int] = {}
+        for bit, source in enumerate(sources):
+            for name in source:
+                bits_of[name] = bits_of.get(name, 0) | 1 << bit
+        fed = [0] * len(names)
+        is_done = False
+        while not is_done:  # once more where a tensor goes back to an op that ran before
+            is_done, passed = True, bytearray(len(names))
+            for number in order:
+                passed[number] = True
+                bits = fed[number] | bits_of.get(names[number], 0)
+                for reader in self._next.get(number, ()) if bits else ():
+                    if bits & ~fed[reader]:
+                        fed[reader] |= bits
+                        is_done = is_done and not passed[reader]
+        return np.array(fed, np.uint64)
 
     def upstream(self, op: Op) -> dict[int, Op]:
         """Return every op that feeds `op`, directly or not, by id."""
