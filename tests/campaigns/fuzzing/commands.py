@@ -111,6 +111,8 @@ class Command:
     prepare: Callable[[Path], None] = lambda folder: None
     #: Files that may be as they were before, or of a try, until the next run mends them.
     mended: tuple[str, ...] = ()
+    #: Words of a command that writes files as this one has them before it completes them.
+    begins_as: tuple[str, ...] = ()
     #: A file with the contents that another one had before the last change of that, whatever this was.
     last_of: tuple[str, str] = ("", "")
 
@@ -126,23 +128,25 @@ def commands(data: Data) -> Mapping[str, Command]:
     at_large = ("--data", str(data.root / "large"), "--work", "work")
     at_ranks = ("--data", str(data.ranks), "--work", "work")
     op, wrong = data.overflow.overflowed[0], str(data.large.culprit)
+    compare = (*at, "vc")
     fusion = (*at, "fusion")
     file = ("--file", "switch.cfg", "--force", "--section", "GraphFusion")
     check = 'grep -q \'"CFusionPass": *"off"\' "$PRECISION_TOOL_FUSION_SWITCH_FILE"'
     edits: _Edits = {"prepare": _switch_file, "last_of": ("switch.cfg.last", "switch.cfg")}
+    journal = ("work/study/journal*",)
     try_switches = ("--check", 'grep -q allow_hf32 "$PRECISION_TOOL_SWITCHES"', "--changes", *_CHANGES)
     narrow = ("--type", "float16", "--bound-loss", "1e-6")
     dump = "collected/npu/debug_0/dump"
     search = ("bisect", "--check", check, "--passes", *_PASSES, "--file", "switch.cfg", "--force")
     return {
-        "vc": Command(words=(*at, "vc")),
+        "vc": Command(words=compare),
         "vc -op": Command(words=(*at, "vc", "-op", op)),
         "vc -map": Command(words=(*at, "vc", "-map")),
-        "ac -c": Command(words=(*at, "ac", "-c")),
-        "ac -c --json": Command(words=(*at, "ac", "-c", "--json")),
-        "ac --report": Command(words=(*at, "ac", "-c", "--report", "report.html")),
-        "ac --prove": Command(words=(*at, "ac", "-c", "--prove")),
-        "ac --all": Command(words=(*at_ranks, "ac", "--all"), mended=("work/study/journal*",)),
+        "ac -c": Command(words=(*at, "ac", "-c"), begins_as=compare),
+        "ac -c --json": Command(words=(*at, "ac", "-c", "--json"), begins_as=compare),
+        "ac --report": Command(words=(*at, "ac", "-c", "--report", "report.html"), begins_as=compare),
+        "ac --prove": Command(words=(*at, "ac", "-c", "--prove"), begins_as=compare),
+        "ac --all": Command(words=(*at_ranks, "ac", "--all"), mended=journal),
         "report": Command(words=(*at, "report", "-o", "report.html"), prepare=_with(data.compared)),
         "report explorer": Command(
             words=(*at, "report", "--model-explorer", "graph.json"), prepare=_with(data.compared)
@@ -160,8 +164,10 @@ def commands(data: Data) -> Mapping[str, Command]:
         ),
         "whatif": Command(words=(*at_large, "whatif", wrong)),
         "repro": Command(words=(*at, "repro", op)),
-        "repro --minimize": Command(words=(*at_large, "repro", wrong, "package", "--minimize")),
-        "curves": Command(words=(*at_ranks, "curves", "--tensorboard", "events"), prepare=_with(data.studied)),
+        "repro --minimize": Command(words=(*at_large, "repro", wrong, "--minimize")),
+        "curves": Command(
+            words=(*at_ranks, "curves", "--tensorboard", "events"), prepare=_with(data.studied), mended=journal
+        ),
         "graphs --use": Command(words=(*at, "graphs", "--use", str(data.overflow.graph_path))),
         "npu_dump": Command(
             words=(
