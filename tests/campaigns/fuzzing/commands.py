@@ -156,7 +156,8 @@ def commands(data: Data) -> Mapping[str, Command]:
         ),
         "profile merge": Command(words=(*at, "profile", "merge", *map(str, data.profiles), "-o", "profile.json")),
         "preflight": Command(
-            words=("--data", str(data.root / "msprobe"), "preflight", *narrow, "--write", "out", "-o", "report.html")
+            words=("--data", str(data.root / "msprobe"), "preflight", *narrow, "--write", "out", "-o", "report.html"),
+            mended=("out/*",),  # after Ctrl+C it keeps the best so far
         ),
         "bisect": Command(
             words=(*at, "bisect", *try_switches, "--write", "found.json"),
