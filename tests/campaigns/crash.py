@@ -38,6 +38,7 @@ from fuzzing.commands import (  # noqa: E402  # found by the paths above
     files_below,
     fingerprint,
     fresh,
+    is_kept,
     is_temporary,
     make_data,
 )
@@ -327,7 +328,10 @@ def _wrong_survival(folder: Path, known: Known, code: int | None) -> list[str]:
     """
     now = contents(folder)
     missing = [name for name in known.files if name not in now and code == known.code and not name.endswith(SUFFIX)]
-    return [*(f"ends with {code} without {name}" for name in missing), *(f"{name} stays" for name in _left(folder))]
+    return [
+        *(f"ends with {code} without {name}" for name in missing),
+        *(f"{name} stays" for name in _left(folder, code == known.code)),
+    ]
 
 
 def _expected(name: str, command: Command, known: Known) -> set[bytes]:
@@ -361,12 +365,16 @@ def _next_run(command: Command, folder: Path, known: Known) -> list[str]:
         expected = _expected(name, command, known) if name == command.last_of[0] else known.files.get(name, held)
         if name not in known.varying and expected.isdisjoint(held):
             found.append(f"after the next run {name} is another")
-    return [*found, *(f"after the next run {name} stays" for name in _left(folder))]
+    return [*found, *(f"after the next run {name} stays" for name in _left(folder, True))]
 
 
-def _left(folder: Path) -> list[str]:
-    """Temporary files below a folder, at most three, by their folders: their own names are others each time."""
-    left = sorted(str(path.relative_to(folder)) for path in files_below(folder) if is_temporary(path, folder))
+def _left(folder: Path, is_done: bool) -> list[str]:
+    """Temporary files below a folder, at most three, by their folders: their own names are others each time.
+
+    After a command that `is_done` there is nothing either to go on from.
+    """
+    paths = (path for path in files_below(folder) if is_temporary(path, folder) or (is_done and is_kept(path)))
+    left = sorted(str(path.relative_to(folder)) for path in paths)
     return [f"{os.path.dirname(name) or '.'}/{os.path.basename(name)[:16]}…" for name in left[:3]]
 
 

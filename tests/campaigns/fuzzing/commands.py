@@ -24,6 +24,8 @@ from precision_tool.lib.io.writing import PART, TEMPORARY
 
 #: Names of files that are not complete yet. Nothing else may be unlike what an undisturbed run writes.
 _TEMPORARY = re.compile(rf"{re.escape(TEMPORARY)}.*|.*{re.escape(PART)}|.*\.tmp|\..*\.ptcache.*|tmp.*")
+#: What a command that was stopped goes on from; it is removed when the command comes to its end.
+_KEPT = re.compile(r"judged_.*\.jsonl")
 #: Logs grow line by line, and hold times.
 _GROWING = re.compile(r".*\.log")
 _TIMES = re.compile(rb"\d{14}")
@@ -243,11 +245,16 @@ def is_temporary(path: Path, root: Path) -> bool:
     return any(_TEMPORARY.fullmatch(part) for part in path.relative_to(root).parts)
 
 
+def is_kept(path: Path) -> bool:
+    """Whether a file is what a command that was stopped goes on from."""
+    return _KEPT.fullmatch(path.name) is not None
+
+
 def contents(folder: Path) -> dict[str, set[bytes]]:
     """What the finished files below a folder hold, by their names; times in both are masked."""
     found: dict[str, set[bytes]] = {}
     for path in files_below(folder):
-        if not is_temporary(path, folder) and not _GROWING.fullmatch(path.name):
+        if not is_temporary(path, folder) and not is_kept(path) and not _GROWING.fullmatch(path.name):
             name = _TIMES.sub(b"TIME", os.fsencode(path.relative_to(folder))).decode("utf-8", "backslashreplace")
             found.setdefault(name, set()).add(_TIMES.sub(b"TIME", path.read_bytes()))
     return found
