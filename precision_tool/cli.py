@@ -45,7 +45,7 @@ OPTIONS = {
 }
 _EXIT_CODES = "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, 130 stopped"
 _WIDTH = 79
-#: Seconds within which one more Ctrl+C is the same wish, and after which one that Python could not raise comes again.
+#: Seconds within which one more Ctrl+C is the same wish, and after which a signal that was lost comes again.
 _SAME_WISH, _AGAIN = 0.5, 0.01
 
 #: The oldest Python that analyses, the prompt included.
@@ -63,34 +63,42 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if argv is not None:
         return _main(list(argv), is_process=False)
     try:
-        _hear_ctrl_c()
+        _hear_signals()
         return _main(sys.argv[1:], is_process=True)
     except KeyboardInterrupt:  # one more, while the first is answered
         return _stopped(is_process=True)
 
 
-def _hear_ctrl_c() -> None:
-    """Make several presses of Ctrl+C one, and lose none: where Python cannot raise, it would print a traceback."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # somebody wants it otherwise: a job in the background
+def _hear_signals() -> None:
+    """Make several presses of Ctrl+C one, and lose no signal that ends a command: what Python cannot raise comes again.
+
+    It would print a traceback instead, and the command would go on.
+    """
     heard = [-_SAME_WISH]
+    lost: List[BaseException] = []
 
     def interrupt(number: int, _: object) -> None:
         now = time.monotonic()
-        if number == signal.SIGALRM or now - heard[0] >= _SAME_WISH:
+        if now - heard[0] >= _SAME_WISH:
             heard[0] = now
             raise KeyboardInterrupt
+
+    def end(number: int, _: object) -> None:
+        heard[0] = time.monotonic()
+        raise lost.pop()
 
     show: Any = getattr(sys, "unraisablehook", None)  # Python 3.8 and newer
 
     def hear_again(unraisable: Any) -> None:
-        if unraisable.exc_type is KeyboardInterrupt:
+        if unraisable.exc_type in (KeyboardInterrupt, SystemExit):
+            lost[:] = [unraisable.exc_type(*unraisable.exc_value.args)]
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
         else:
             show(unraisable)
 
-    signal.signal(signal.SIGALRM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it otherwise
+        signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, end)
     sys.unraisablehook = hear_again
 
 

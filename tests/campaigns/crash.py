@@ -1,7 +1,8 @@
-"""The campaign behind `scripts/crash`: kills commands at random moments, and looks at what is left.
+"""The campaign behind `scripts/crash`: disturbs commands at random moments, and looks at what is left.
 
-Whatever was finished is whole and the same as of an undisturbed run, no input has changed, nothing keeps running, and
-the next run of the command works, gives all that it should and leaves nothing temporary behind.
+Signals come to them, one of their workers dies, or no file may become larger than so much, as on a full disk. Whatever
+was finished is whole and the same as of an undisturbed run, no input has changed, nothing keeps running, and the next
+run of the command works, gives all that it should and leaves nothing temporary behind.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fnmatch
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -18,8 +20,13 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
 from pathlib import Path
+
+from precision_tool.lib.cli.words import USER_ERROR
+from precision_tool.lib.io.cache import SUFFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/trees"), str(ROOT / "tests/campaigns")]
@@ -31,20 +38,56 @@ from fuzzing.commands import (  # noqa: E402  # found by the paths above
     files_below,
     fingerprint,
     fresh,
+    is_kept,
     is_temporary,
     make_data,
 )
 
 #: Seconds that a command may take to stop, and to end when nobody disturbs it.
 _STOP, _HANG = 20.0, 120.0
-#: Signal, whether it goes to all processes of the command as Ctrl+C does, and whether it comes twice.
+#: What a verdict or a report says where ops were not recomputed because a worker died; then the results differ.
+_WORKER_DIED = re.compile(rb"worker_died|worker process died")
+#: The smallest limit of a file's size, and the largest by the command's largest file: some are not reached.
+_SMALLEST, _LARGEST = 64, 1.5
+
+
+class Whom(Enum):
+    """Who is disturbed: the command's first process, all of them as by Ctrl+C, one of its workers."""
+
+    FIRST = "first"
+    ALL = "all"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How a command is disturbed: by a signal, that comes so many times, or a limit of the size of files."""
+
+    number: int = 0
+    whom: Whom = Whom.FIRST
+    times: int = 1
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether the command goes on, or ends with an error of its own."""
+        return not self.number or self.whom is Whom.WORKER
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """Exit codes beside that of an undisturbed command."""
+        return (USER_ERROR,) if self.is_survived else (130, -self.number, 128 + self.number)
+
+
 _KINDS = {
-    "KILL": (signal.SIGKILL, False, False),
-    "KILL all": (signal.SIGKILL, True, False),
-    "INT": (signal.SIGINT, True, False),
-    "INT INT": (signal.SIGINT, True, True),
-    "TERM": (signal.SIGTERM, False, False),
-    "HUP": (signal.SIGHUP, True, False),
+    "KILL": Kind(number=signal.SIGKILL),
+    "KILL all": Kind(number=signal.SIGKILL, whom=Whom.ALL),
+    "KILL worker": Kind(number=signal.SIGKILL, whom=Whom.WORKER),
+    "INT": Kind(number=signal.SIGINT, whom=Whom.ALL),
+    "INT INT": Kind(number=signal.SIGINT, whom=Whom.ALL, times=2),
+    "INT INT INT": Kind(number=signal.SIGINT, whom=Whom.ALL, times=3),
+    "TERM": Kind(number=signal.SIGTERM),
+    "HUP": Kind(number=signal.SIGHUP, whom=Whom.ALL),
+    "size": Kind(),
 }
 
 
@@ -54,9 +97,22 @@ class Known:
 
     code: int
     seconds: float
+    has_workers: bool
     files: dict[str, set[bytes]]
     before: dict[str, set[bytes]]
+    #: Files that it completes later, as they are at first.
+    stages: dict[str, set[bytes]]
     varying: frozenset[str]
+
+    @property
+    def kinds(self) -> list[str]:
+        """How it can be disturbed."""
+        return [name for name, kind in _KINDS.items() if self.has_workers or kind.whom is not Whom.WORKER]
+
+    def limit(self, rng: random.Random) -> int:
+        """A limit of the size of files, that many of its own files reach, or few, or none."""
+        largest = max(len(content) for held in self.files.values() for content in held)
+        return int(_SMALLEST * (1 + _LARGEST * largest / _SMALLEST) ** rng.random())
 
 
 @dataclass(kw_only=True)
@@ -69,27 +125,37 @@ class Tally:
     findings: Counter[str] = field(default_factory=Counter)
 
 
-def _start(command: Command, folder: Path) -> subprocess.Popen[bytes]:
+def _start(command: Command, folder: Path, limit: int = 0) -> subprocess.Popen[bytes]:
     temporary = folder.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
-    with open(folder.parent / "stderr", "wb") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", "precision_tool", *command.words],
-            cwd=folder,
-            env={**environment, "TMPDIR": str(temporary), "COLUMNS": "120"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-            preexec_fn=_hear_signals,  # noqa: PLW1509  # no threads here
-        )
+    return subprocess.Popen(
+        [sys.executable, "-m", "precision_tool", *command.words],
+        cwd=folder,
+        env={**environment, "TMPDIR": str(temporary), "COLUMNS": "120"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,  # a file would have the limit too
+        pipesize=1 << 20,
+        start_new_session=True,
+        preexec_fn=partial(_begin, limit),  # noqa: PLW1509  # no threads here
+    )
 
 
-def _hear_signals() -> None:
-    """Whoever runs this may ignore signals, and children inherit that."""
+def _begin(limit: int) -> None:
+    """Whoever runs this may ignore signals, and children inherit that; no file gets larger than the limit, if any."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def _said(process: subprocess.Popen[bytes]) -> str:
+    """What a command that has ended wrote to standard error."""
+    assert process.stderr
+    with process.stderr as errors:
+        os.set_blocking(errors.fileno(), False)
+        return (errors.read() or b"").decode("utf-8", "replace")
 
 
 def _family(group: int) -> list[int]:
@@ -106,27 +172,65 @@ def _family(group: int) -> list[int]:
     return found
 
 
+def _workers(group: int) -> list[int]:
+    """The processes that a command forked and that run no other program."""
+    lines = {}
+    for pid in _family(group):
+        with suppress(OSError):
+            lines[pid] = Path("/proc", str(pid), "cmdline").read_bytes()
+    return [pid for pid, line in lines.items() if pid != group and line == lines.get(group)]
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One run that nobody disturbed."""
+
+    code: int
+    seconds: float
+    has_workers: bool
+    errors: str
+    before: dict[str, set[bytes]]
+    files: dict[str, set[bytes]]
+
+
+def _run(command: Command, folder: Path) -> _Run:
+    fresh(folder, command)
+    before = contents(folder)
+    has_workers = False
+    start = time.monotonic()
+    process = _start(command, folder)
+    try:
+        while process.poll() is None and time.monotonic() - start < _HANG:
+            has_workers = has_workers or bool(_workers(process.pid))
+            time.sleep(0.01)
+    finally:
+        _end_all(process.pid)
+    return _Run(
+        code=process.wait(),
+        seconds=time.monotonic() - start,
+        has_workers=has_workers,
+        errors=_said(process),
+        before=before,
+        files=contents(folder),
+    )
+
+
 def _undisturbed(command: Command, folder: Path) -> Known:
     """Runs a command twice; what differs between the two is not compared."""
-    runs = []
-    for _ in range(2):
-        fresh(folder, command)
-        before = contents(folder)
-        start = time.monotonic()
-        process = _start(command, folder)
-        try:
-            code = process.wait(_HANG)
-        finally:
-            _end_all(process.pid)
-        runs.append((code, time.monotonic() - start, contents(folder)))
-    (code, first, one), (other_code, second, other) = runs
-    if code != other_code or code not in (0, 1):
-        errors = (folder.parent / "stderr").read_text("utf-8", "replace")
-        raise SystemExit(f"crash: {' '.join(command.words)}: ends with {code} and {other_code}\n{errors}")
-    if not one:
+    one, other = _run(command, folder), _run(command, folder)
+    if one.code != other.code or one.code not in (0, 1):
+        raise SystemExit(f"crash: {' '.join(command.words)}: ends with {one.code} and {other.code}\n{other.errors}")
+    if not one.files:
         raise SystemExit(f"crash: {' '.join(command.words)}: writes nothing")
-    varying = frozenset(name for name in one if one[name] != other.get(name))
-    return Known(code=code, seconds=min(first, second), files=one, before=before, varying=varying)
+    return Known(
+        code=one.code,
+        seconds=min(one.seconds, other.seconds),
+        has_workers=one.has_workers or other.has_workers,
+        files=one.files,
+        before=one.before,
+        stages=_run(replace(command, words=command.begins_as), folder).files if command.begins_as else {},
+        varying=frozenset(name for name in one.files if one.files[name] != other.files.get(name)),
+    )
 
 
 def _end_all(group: int) -> None:
@@ -134,59 +238,74 @@ def _end_all(group: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _kill(process: subprocess.Popen[bytes], kind: str, delay: float, gap: float) -> tuple[int | None, float, list[str]]:
-    """Waits and kills; exit code (None: it does not stop), seconds it took to stop, and what was wrong."""
-    number, to_all, twice = _KINDS[kind]
+def _disturb(
+    process: subprocess.Popen[bytes], kind: Kind, delay: float, rng: random.Random
+) -> tuple[int | None, float, list[str]]:
+    """Waits and disturbs; exit code (None: it does not stop), seconds it took to stop, and what was wrong."""
+    took = 0.0
     try:
-        process.wait(delay)
-        return process.returncode, 0.0, []
+        code = process.wait(delay)
     except subprocess.TimeoutExpired:
-        pass
-    start = time.monotonic()
-    for _ in range(2 if twice else 1):
-        if to_all:
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
-        if twice:
-            time.sleep(gap)
-        if process.poll() is not None:
-            break
-    try:
-        code = process.wait(_STOP)
-    except subprocess.TimeoutExpired:
-        _end_all(process.pid)
-        process.wait()
-        return None, _STOP, [f"{kind}: it does not stop"]
-    took = time.monotonic() - start
-    while _family(process.pid):
-        if time.monotonic() - start > _STOP:
+        start = time.monotonic()
+        _send(process, kind, rng)
+        try:
+            code = process.wait(_HANG if kind.is_survived else _STOP)
+        except subprocess.TimeoutExpired:
             _end_all(process.pid)
-            return code, took, [f"{kind}: processes keep running"]
+            process.wait()
+            return None, _STOP, ["it does not stop"]
+        took = time.monotonic() - start
+    until = time.monotonic() + _STOP
+    while _family(process.pid):
+        if time.monotonic() > until:
+            _end_all(process.pid)
+            return code, took, ["processes keep running"]
         time.sleep(0.01)
     return code, took, []
 
 
-def _wrong_end(kind: str, code: int | None, known: Known, errors: str) -> list[str]:
-    """What is wrong with the end of a killed command: its exit code, and what it said."""
-    number = _KINDS[kind][0]
+def _send(process: subprocess.Popen[bytes], kind: Kind, rng: random.Random) -> None:
+    """Sends the signals, one soon after the other, until the command has ended."""
+    for number in range(kind.times):
+        if number:
+            time.sleep(rng.uniform(0, 0.3))
+        workers: list[int] = []
+        while process.poll() is None and kind.whom is Whom.WORKER and not workers:
+            time.sleep(0.01)
+            workers = _workers(process.pid)
+        if process.poll() is not None:
+            return
+        if kind.whom is Whom.ALL:
+            os.killpg(process.pid, kind.number)
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(workers or [process.pid]), kind.number)
+
+
+def _wrong_end(kind: Kind, code: int | None, known: Known, errors: str) -> list[str]:
+    """What is wrong with the end of a disturbed command: its exit code, and what it said."""
     found = []
     # Python that is stopped while it starts ends with 1.
     starts = code == 1 and "KeyboardInterrupt" in errors and "precision_tool" not in errors
-    if code not in (None, known.code, 130, -number, 128 + number) and not starts:
-        found.append(f"{kind}: exit code {code}")
+    if code not in (None, known.code, *kind.codes) and not starts:
+        found.append(f"exit code {code}")
+    if code == USER_ERROR and "error: " not in errors:
+        found.append("no reason is given")
     frames = re.findall(r'precision_tool/(\S+)", line (\d+), in (\S+)', errors)
     # While its modules are read there is nobody yet who could catch a signal.
-    if "internal error" in errors or any(where != "<module>" for _, _, where in frames):
+    is_caught = kind.is_survived or any(where != "<module>" for _, _, where in frames)
+    if "internal error" in errors or ("Traceback" in errors and is_caught):
         place = "{}:{} {}".format(*frames[-1]) if frames else "?"
-        found.append(f"{kind}: says {errors.strip().splitlines()[-1][:150]} ({place})")
+        found.append(f"says {errors.strip().splitlines()[-1][:150]} ({place})")
     return found
 
 
-def _wrong_files(folder: Path, command: Command, known: Known) -> list[str]:
+def _wrong_files(folder: Path, command: Command, known: Known, whom: Whom) -> list[str]:
     """Finished files that are not what an undisturbed run writes, or left as it was."""
     found = []
-    for name, held in contents(folder).items():
+    now = contents(folder)
+    told = whom is Whom.WORKER and any(_WORKER_DIED.search(content) for held in now.values() for content in held)
+    for name, held in now.items():
         expected = _expected(name, command, known)
         if "partial_" in name:
             found += [f"{name} is cut off" for content in held if not _is_whole_csv(content)]
@@ -194,21 +313,33 @@ def _wrong_files(folder: Path, command: Command, known: Known) -> list[str]:
             continue
         elif not expected:
             found.append(f"{name} is no file of it")
-        elif name not in known.varying and not held <= expected:
+        elif name not in known.varying and not held <= expected and not told:
             found.append(f"{name} is another")
         elif name in known.varying and b"" in held:
             found.append(f"{name} is empty")
-    missing = [
-        name for name in known.before if name not in contents(folder) and name in known.files and not command.mended
-    ]
+    missing = [name for name in known.before if name not in now and name in known.files and not command.mended]
     return [*found, *(f"{name} is gone" for name in missing)]
 
 
+def _wrong_survival(folder: Path, known: Known, code: int | None) -> list[str]:
+    """What is wrong after a command that went on, or ended with an error: nothing temporary is left, and all is there.
+
+    A cache that cannot be kept is no loss.
+    """
+    now = contents(folder)
+    missing = [name for name in known.files if name not in now and code == known.code and not name.endswith(SUFFIX)]
+    return [
+        *(f"ends with {code} without {name}" for name in missing),
+        *(f"{name} stays" for name in _left(folder, code == known.code)),
+    ]
+
+
 def _expected(name: str, command: Command, known: Known) -> set[bytes]:
-    """What a file may hold: what the command writes, or what was there before."""
+    """What a file may hold: what the command writes, first or in the end, or what was there before."""
     last, of = command.last_of
     names = (name, of) if name == last else (name,)
-    return set().union(*(files.get(one, set()) for one in names for files in (known.files, known.before)))
+    written = (known.files, known.stages, known.before)
+    return set().union(*(files.get(one, set()) for one in names for files in written))
 
 
 def _is_whole_csv(content: bytes) -> bool:
@@ -225,8 +356,8 @@ def _next_run(command: Command, folder: Path, known: Known) -> list[str]:
         return ["the next run does not end"]
     finally:
         _end_all(process.pid)
+    said = _said(process).strip().splitlines()
     if code != known.code:
-        said = (folder.parent / "stderr").read_text("utf-8", "replace").strip().splitlines()
         return [f"the next run ends with {code}: {said[-1][:150] if said else ''}"]
     now = contents(folder)
     found = [f"after the next run {name} is missing" for name in known.files if name not in now]
@@ -234,28 +365,34 @@ def _next_run(command: Command, folder: Path, known: Known) -> list[str]:
         expected = _expected(name, command, known) if name == command.last_of[0] else known.files.get(name, held)
         if name not in known.varying and expected.isdisjoint(held):
             found.append(f"after the next run {name} is another")
-    left = sorted(str(path.relative_to(folder)) for path in files_below(folder) if is_temporary(path, folder))
-    return [*found, *(f"after the next run {_kind_of(name)} stays" for name in left[:3])]
+    return [*found, *(f"after the next run {name} stays" for name in _left(folder, True))]
 
 
-def _kind_of(name: str) -> str:
-    """The folder of a temporary file: its own name is another each time."""
-    return f"{os.path.dirname(name) or '.'}/{os.path.basename(name)[:16]}…"
+def _left(folder: Path, is_done: bool) -> list[str]:
+    """Temporary files below a folder, at most three, by their folders: their own names are others each time.
+
+    After a command that `is_done` there is nothing either to go on from.
+    """
+    paths = (path for path in files_below(folder) if is_temporary(path, folder) or (is_done and is_kept(path)))
+    left = sorted(str(path.relative_to(folder)) for path in paths)
+    return [f"{os.path.dirname(name) or '.'}/{os.path.basename(name)[:16]}…" for name in left[:3]]
 
 
-def _try(command: Command, known: Known, folder: Path, rng: random.Random, tally: Tally, kind: str) -> None:
-    """Kills a command once."""
+def _try(command: Command, known: Known, folder: Path, rng: random.Random, tally: Tally, name: str) -> None:
+    """Disturbs a command once."""
+    kind = _KINDS[name]
     fresh(folder, command)
-    delay = rng.uniform(0.02, known.seconds * 1.1)
-    process = _start(command, folder)
-    code, took, wrong = _kill(process, kind, delay, rng.uniform(0, 0.3))
+    delay = rng.uniform(0.02, known.seconds * 1.1) if kind.number else _HANG
+    process = _start(command, folder, 0 if kind.number else known.limit(rng))
+    code, took, wrong = _disturb(process, kind, delay, rng)
     tally.kills += 1
     tally.ended_before += code == known.code and took == 0
     tally.slowest = max(tally.slowest, took)
-    errors = (folder.parent / "stderr").read_text("utf-8", "replace")
-    wrong += _wrong_end(kind, code, known, errors) + _wrong_files(folder, command, known)
+    wrong += _wrong_end(kind, code, known, _said(process)) + _wrong_files(folder, command, known, kind.whom)
+    if kind.is_survived:
+        wrong += _wrong_survival(folder, known, code)
     wrong += _next_run(command, folder, known)
-    tally.findings.update(wrong)
+    tally.findings.update(f"{name}: {finding}" for finding in wrong)
 
 
 def _parsed(names: list[str]) -> argparse.Namespace:
@@ -266,6 +403,9 @@ def _parsed(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="other moments with another one (default 0)")
     parser.add_argument(
         "--commands", nargs="+", metavar="COMMAND", choices=names, help="only these, of: " + ", ".join(names)
+    )
+    parser.add_argument(
+        "--kinds", nargs="+", metavar="KIND", choices=_KINDS, help="only these, of: " + ", ".join(_KINDS)
     )
     return parser.parse_args()
 
@@ -290,11 +430,11 @@ def main() -> int:
                 name = list(chosen)[number % len(chosen)]
                 if name not in known:
                     known[name] = _undisturbed(chosen[name], folder)
-                kind = (
-                    list(_KINDS)[number // len(chosen) % len(_KINDS)]
-                    if args.kills >= len(chosen) * 6
-                    else rng.choice(list(_KINDS))
-                )
+                kinds = [kind for kind in known[name].kinds if kind in (args.kinds or _KINDS)]
+                if not kinds:
+                    continue
+                in_turn = args.kills >= len(chosen) * len(kinds)
+                kind = kinds[number // len(chosen) % len(kinds)] if in_turn else rng.choice(kinds)
                 _try(chosen[name], known[name], folder, rng, tallies[name], kind)
                 if fingerprint(data.root) != inputs:
                     tallies[name].findings["an input has changed"] += 1

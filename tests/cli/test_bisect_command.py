@@ -128,7 +128,7 @@ def test_without_data_the_changes_say_whose_lines_keep_them(tmp_path: Path) -> N
         assert lines_to_keep({"loss_scale": float(line.split()[-1])}, "", is_pytorch=False) == [line]
 
 
-#: Presses Ctrl+C where Python can raise nothing: in a callback of the interpreter's.
+#: Sends signals, as by Ctrl+C, where Python can raise nothing: in a callback of the interpreter's.
 _LOST = """
 import os, signal, sys, time, weakref
 from precision_tool import cli
@@ -137,16 +137,16 @@ from precision_tool.lib.cli import bisect_runner
 class Thing:
     pass
 
-presses = int(sys.argv.pop())
+number, times = int(sys.argv.pop()), int(sys.argv.pop())
 
-def press(*_):
-    for _ in range(presses):
-        os.kill(os.getpid(), signal.SIGINT)
+def send(*_):
+    for _ in range(times):
+        os.kill(os.getpid(), number)
         time.sleep(0.01)
 
 def search(self, search, run=bisect_runner.BisectRun.search):
     thing = Thing()
-    weak = weakref.ref(thing, press)
+    weak = weakref.ref(thing, send)
     del thing
     return run(self, search)
 
@@ -155,15 +155,22 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.parametrize("presses", ["1", "2", "5"])
-def test_ctrl_c_that_python_cannot_raise_stops_the_search_all_the_same(demo: Path, presses: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "times", "code"),
+    [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGINT, 5, 130), (signal.SIGTERM, 1, 143),
+     (signal.SIGHUP, 1, 129)],
+)  # fmt: skip
+def test_a_signal_that_python_cannot_raise_stops_the_search_all_the_same(
+    demo: Path, number: int, times: int, code: int
+) -> None:
+    words = ("bisect", "--check", "sleep 60", str(times), str(int(number)))
     with subprocess.Popen(
-        [sys.executable, "-c", _LOST, "bisect", "--check", "sleep 60", presses], cwd=demo, env=environment(demo),
+        [sys.executable, "-c", _LOST, *words], cwd=demo, env=environment(demo),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
         preexec_fn=hear_signals,  # noqa: PLW1509  # no threads here
     ) as process:  # fmt: skip
         _, err = process.communicate(timeout=HANG)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "KeyboardInterrupt" not in err
     assert "Traceback" not in err
     assert "0 tries kept" in err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
+import signal
 import threading
 import tracemalloc
 from collections import Counter
@@ -245,6 +247,13 @@ def test_what_workers_could_not_read_is_known_here(monkeypatch: pytest.MonkeyPat
         assert given.result(HANG) == "/False"
         assert isinstance(raised.exception(HANG), FormatError)
     assert list(stores.take_unread()) == ["before", "/False", "/True"]
+
+
+def test_a_pool_ends_though_a_worker_does_not() -> None:
+    """A stopped one stands for one that waits for a lock that another took with it when it was killed."""
+    with process_pool(2) as pool:
+        os.kill(pool.submit(os.getpid).result(HANG), signal.SIGSTOP)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,6 +17,7 @@ from diagnosing import judged_results
 from faults import zero_tail
 from tiny_network import fused, layers
 
+from precision_tool.cli import main
 from precision_tool.lib.compare import scheduler
 from precision_tool.lib.compare.scheduler import Resources, WorkersLostError
 from precision_tool.lib.data.settings import load_settings
@@ -138,9 +139,9 @@ def test_the_number_of_processes_does_not_matter(tmp_path: Path, forked: list[in
     assert alone.verdict.to_dict() == two.verdict.to_dict() == three.verdict.to_dict()
 
 
-def test_a_process_that_dies_costs_only_what_it_had(
-    tmp_path: Path, forked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def dying(forked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that is to recompute a Tanh dies."""
     recompute = Recomputer.recompute
 
     def dies(self: Recomputer, op: Any) -> OpResult:
@@ -149,11 +150,24 @@ def test_a_process_that_dies_costs_only_what_it_had(
         return recompute(self, op)
 
     monkeypatch.setattr(Recomputer, "recompute", dies)
+
+
+def test_a_process_that_dies_costs_only_what_it_had(tmp_path: Path, forked: list[int], dying: None) -> None:
     found = judged_by(2, layers().write(tmp_path))
     assert forked == [2]
     (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
     assert tanh.state is State.NOT_RECOMPUTED
     assert tanh.reason == Message("reason.worker_died")
+
+
+def test_no_profile_is_learnt_without_the_ops_of_a_process_that_died(
+    tmp_path: Path, dying: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, profile = layers().write(tmp_path), tmp_path / "npu.json"
+    words = ("--work", str(tmp_path / "work"), "profile", "learn", str(data), "-o", str(profile), "--workers", "2")
+    assert main(words) == 2
+    assert "a worker process died" in capsys.readouterr().err
+    assert not profile.exists()
 
 
 class Failing(AtOnce):

@@ -467,3 +467,36 @@ def test_a_file_written_over_one_that_was_just_looked_at_is_not_taken_for_it(tmp
     other = write_h5(tmp_path / "other.h5", {"/Relu/7/input/x": np.zeros((5, 5))})
     path.write_bytes(other.read_bytes())
     assert tensor_of(path).shape == (5, 5)
+
+
+class Interrupting(socket.socket):
+    """Ctrl+C comes when it is closed for the first time."""
+
+    def close(self) -> None:
+        is_first = self.fileno() >= 0
+        super().close()
+        if is_first:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = a_dump(tmp_path / "a.h5")
+    started: list[subprocess.Popen[bytes]] = []
+    make_pair, start = socket.socketpair, subprocess.Popen
+
+    def interrupting() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = make_pair()
+        return ours, Interrupting(fileno=theirs.detach())
+
+    def noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", interrupting)
+        patch.setattr(subprocess, "Popen", noted)
+        with pytest.raises(KeyboardInterrupt):
+            read_h5(str(path))
+    (process,) = started
+    process.wait(HANG)
+    assert tensor_of(path).shape == (4,)

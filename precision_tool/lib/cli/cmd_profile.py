@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import Output, Parser, command, show_result
+from precision_tool.lib.cli.words import USER_ERROR
 from precision_tool.lib.compare.result_files import named_result
+from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.stored_profile import merge, profiles_at, read_profile, write_profile
@@ -79,7 +81,10 @@ def _learn(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def learn_clean(session: Session, args: argparse.Namespace, output: Output) -> DeviceProfile:
-    """Judge the run of a data folder; return the profile of its device. UsageError where something is wrong in it."""
+    """Judge the run of a data folder; return the profile of its device.
+
+    UsageError where something is wrong in it; WorkStoppedError where a worker died, as the profile would lack its ops.
+    """
     folder = Path(posixpath.expanduser(args.names[0]))
     if not folder_exists(folder):
         raise DataNotFoundError.of(str(folder), "cli.profile_no_folder")
@@ -89,6 +94,8 @@ def learn_clean(session: Session, args: argparse.Namespace, output: Output) -> D
     guilty = next((run.verdict for run in judged if run.verdict.culprit is not None), None)
     if guilty is not None:
         raise UsageError("cli.profile_not_clean", folder=str(folder), culprit=guilty.culprit)
+    if any(op.reason is not None and op.reason.kind == "reason.worker_died" for run in judged for op in run.ops):
+        raise WorkStoppedError("compare.worker_died", "", (), USER_ERROR, state=None)
     profiles = [run.profile for run in judged if run.profile.types]
     if not profiles:
         raise DataNotFoundError.of(str(folder), "cli.profile_nothing")

@@ -472,7 +472,11 @@ def can_fork() -> bool:
 
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that are killed, not waited for, when the block ends with an exception."""
+    """Worker processes that are killed when the block ends: all has been done then, or nobody waits for the rest.
+
+    Of workers that end by themselves, one that is killed meanwhile, as for want of memory, may keep the lock that the
+    others wait for, for ever.
+    """
     let_go()
     before = {process.pid for process in multiprocessing.active_children()}
     pool = _Pool(
@@ -484,16 +488,21 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        for process in multiprocessing.active_children():
-            if process.pid not in before:
-                process.kill()
+        _kill_children(before)
         # The pool's own thread must be done before Python exits, which would wake it through a closed pipe; but a
         # pool that lost its workers in the middle of a message may never be done, so not for long.
         closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         closing.start()
         closing.join(_CLOSING_SECONDS)
         raise
+    _kill_children(before)
     pool.shutdown()
+
+
+def _kill_children(others: Collection[int | None]) -> None:
+    for process in multiprocessing.active_children():
+        if process.pid not in others:
+            process.kill()
 
 
 def _start_worker(secrets: urls.Secrets, permitted: tuple[list[str], list[str]], workers: int) -> None:

@@ -23,6 +23,7 @@ from typing import Iterable, List, Optional, Union
 
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
+from precision_tool.lib.io.writing import remove_leftovers
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 
@@ -307,8 +308,13 @@ class Workspace:
                 path.rmdir()
 
     def new_compare_dir(self, now: Optional[datetime] = None) -> Path:
-        """Make `vector_compare/{14-digit time}` for a new comparison; its name is never that of an older one."""
+        """Make `vector_compare/{14-digit time}` for a new comparison; its name is never that of an older one.
+
+        What killed comparisons left in theirs is removed: nobody else writes there again.
+        """
         parent = self.output_dir(COMPARISONS)
+        if not urls.is_remote(parent):
+            _tidy(parent)
         moment = now or datetime.now()
         while True:
             folder = parent / moment.strftime(_TIME_FORMAT)
@@ -453,6 +459,15 @@ def _is_ours(base: Path) -> bool:
 
 def _is_time_dir(path: Path) -> bool:
     return re.match(r"[0-9]{14}\Z", path.name) is not None and is_folder(path)
+
+
+def _tidy(parent: Path) -> None:
+    """Remove what killed processes left in the folders of earlier comparisons, and such a folder that held no more."""
+    with contextlib.suppress(FormatError, OSError):
+        for earlier in filter(_is_time_dir, _children(parent)):
+            if remove_leftovers(str(earlier)):
+                with contextlib.suppress(OSError):  # not empty
+                    earlier.rmdir()
 
 
 def _looks_writable(folder: Path) -> bool:

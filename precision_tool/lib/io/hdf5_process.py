@@ -234,11 +234,12 @@ class _Child:
         with ExitStack() as opened:
             try:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
+                ours.settimeout(WAIT_SECONDS)
                 buffer = os.memfd_create("hdf5")
                 opened.callback(os.close, buffer)
                 os.truncate(buffer, BUFFER)
                 environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"}
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(buffer), str(MEMORY)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
@@ -247,12 +248,12 @@ class _Child:
                     process_group=0,  # Ctrl+C is for its parent
                     env=os.environ | environment,
                 )
+                theirs.close()
             except OSError as error:
                 raise OutputError("io.h5.no_process", reason=error.strerror) from error
             opened.pop_all()
-        theirs.close()
-        ours.settimeout(WAIT_SECONDS)
-        self._socket, self._received, self.buffer = ours, bytearray(), buffer
+        # All at once: after Ctrl+C before this there is no process, and what has been started ends without its socket.
+        self._socket, self._received, self.buffer, self._process = ours, bytearray(), buffer, process
 
     def close(self, kill: bool = False) -> None:
         """Ends the process and waits for it."""

@@ -81,21 +81,27 @@ def _is_of_the_dead(name: str) -> bool:
     return False
 
 
-def remove_leftovers(folder: str) -> None:
+def remove_leftovers(folder: str) -> bool:
     """Removes temporary files of ours, and folders of them, whose process has ended or that nobody has written to for
-    an hour."""
+    an hour; whether there were any."""
+    found = False
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
                 with suppress(OSError):
+                    is_dead = _is_of_the_dead(entry.name)
                     age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-                    if age <= LEFTOVER_SECONDS and not _is_of_the_dead(entry.name):
+                    if age <= LEFTOVER_SECONDS and not is_dead:
                         continue
                     if not entry.is_dir(follow_symlinks=False):
                         os.unlink(entry.path)
-                        continue
-                    remove_leftovers(entry.path)
-                    os.rmdir(entry.path)  # fails while a file in it still grows
+                    elif is_dead:
+                        shutil.rmtree(entry.path)
+                    else:
+                        remove_leftovers(entry.path)
+                        os.rmdir(entry.path)  # fails while a file in it still grows
+                    found = True
+    return found
 
 
 @contextmanager
@@ -258,10 +264,12 @@ def append_bytes(path: str, data: bytes) -> None:
 def new_folder(path: str) -> Iterator[str]:
     """The path of an empty folder that becomes `path`, which is not there or empty, when the block is through.
 
-    Nothing is left of it otherwise. OSError where that does not work.
+    Nothing is left of it otherwise, and what killed processes left beside it is removed. OSError where that does not
+    work.
     """
     above = os.path.dirname(os.path.abspath(path))
     os.makedirs(above, exist_ok=True)
+    remove_leftovers(above)
     place = os.path.join(above, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
     os.mkdir(place)
     try:
