@@ -152,12 +152,32 @@ def dying(forked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recomputer, "recompute", dies)
 
 
-def test_a_process_that_dies_costs_only_what_it_had(tmp_path: Path, forked: list[int], dying: None) -> None:
-    found = judged_by(2, layers().write(tmp_path))
-    assert forked == [2]
-    (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
-    assert tanh.state is State.NOT_RECOMPUTED
-    assert tanh.reason == Message("reason.worker_died")
+def test_an_op_that_ends_its_process_costs_only_itself(tmp_path: Path, forked: list[int], dying: None) -> None:
+    data = layers().write(tmp_path)
+    results = judged_by(2, data).ops
+    assert forked[0] == 2
+    assert set(forked[1:]) == {1}
+    missing = {result.name: result.reason for result in results if result.state is State.NOT_RECOMPUTED}
+    assert missing.pop("two/Tanh") == Message("reason.worker_died")
+    assert missing.keys() == {"drop/random_uniform/RandomUniform"}  # which no formula computes
+
+
+def test_a_process_that_is_killed_costs_nothing(
+    tmp_path: Path, forked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = layers().with_part("two/Tanh", wrong=zero_tail).write(tmp_path)
+    whole = judged_by(1, data)
+    recompute, killed = Recomputer.recompute, tmp_path / "killed"
+
+    def dies_once(self: Recomputer, op: Any) -> OpResult:
+        if op.type == "Tanh" and not killed.exists():
+            killed.touch()
+            os._exit(9)
+        return recompute(self, op)
+
+    monkeypatch.setattr(Recomputer, "recompute", dies_once)
+    assert timeless(judged_by(2, data)) == timeless(whole)
+    assert forked == [2, 1]
 
 
 def test_no_profile_is_learnt_without_the_ops_of_a_process_that_died(

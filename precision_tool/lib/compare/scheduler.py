@@ -409,6 +409,12 @@ class _Pool(ProcessPoolExecutor):
         inner.add_done_callback(lambda future: _hand_on(future, outer))
         return outer
 
+    def kill(self) -> None:
+        """Kill its processes."""
+        # Python 3.14 has kill_workers() for this.
+        for process in list((getattr(self, "_processes", None) or {}).values()):
+            process.kill()
+
 
 def _hand_on(inner: Future[Done], outer: Future[Any]) -> None:
     if inner.cancelled():
@@ -478,7 +484,6 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     others wait for, for ever.
     """
     let_go()
-    before = {process.pid for process in multiprocessing.active_children()}
     pool = _Pool(
         workers,
         mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
@@ -488,21 +493,15 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        _kill_children(before)
+        pool.kill()
         # The pool's own thread must be done before Python exits, which would wake it through a closed pipe; but a
         # pool that lost its workers in the middle of a message may never be done, so not for long.
         closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         closing.start()
         closing.join(_CLOSING_SECONDS)
         raise
-    _kill_children(before)
+    pool.kill()
     pool.shutdown()
-
-
-def _kill_children(others: Collection[int | None]) -> None:
-    for process in multiprocessing.active_children():
-        if process.pid not in others:
-            process.kill()
 
 
 def _start_worker(secrets: urls.Secrets, permitted: tuple[list[str], list[str]], workers: int) -> None:

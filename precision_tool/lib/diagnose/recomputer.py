@@ -883,6 +883,8 @@ _LIGHT, _HEAVY = 10, 80
 #: elements are looked at lightly first.
 _TASK_ELEMENTS, _TASK_OPS, _LARGE = 1 << 20, 16, 1 << 18
 _DIED = Message("reason.worker_died")
+#: Processes of our own that may die before the rest is given up.
+_MOST_DEATHS = 16
 
 #: What a forked process judges with: the one that its parent had last.
 _inherited: list[Recomputer] = []
@@ -905,7 +907,7 @@ class _Recipe:
         return own[1]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Task:
     key: object
     numbers: list[int]
@@ -914,6 +916,8 @@ class _Task:
     is_light: bool = True
     #: Elements that it completes or unblocks.
     ahead: int = 0
+    #: Processes that died while they did it alone.
+    deaths: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -1033,6 +1037,7 @@ class _Spread:
         self._journal = journal
         self._done = dict(done or {})
         self._plan = _Plan()
+        self._running: list[_Task] = []
         #: How an executor's workers make their recomputer; None: they are forked, and inherit it.
         self._recipe: _Recipe | None = None
         #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
@@ -1051,15 +1056,39 @@ class _Spread:
         _inherited.append(self._recomputer)
         self._spare = free_memory() // 2
         try:
-            with self._recomputer.values.sharing(workers), process_pool(workers) as pool:
-                run_tasks(self, pool, limit=2 * workers)
-        except BrokenExecutor as error:
-            if has_memory_limit():  # OpenBLAS ends the process: most ops would not be judged
-                raise limit_error(error) or error from error
-            # What was not judged says so.
+            with self._recomputer.values.sharing(workers):
+                for _ in range(_MOST_DEATHS):
+                    if self._is_done_by(workers):
+                        break
+                    workers = 1  # for want of memory perhaps, and which task it is shows if there is no other
         finally:
             _inherited.pop()
         return self._results()
+
+    def _is_done_by(self, workers: int) -> bool:
+        """Do what is left in processes of our own. Return whether that is all of it: no process died.
+
+        An op with which alone two processes died is given up, all others are queued again.
+        """
+        try:
+            with process_pool(workers) as pool:
+                run_tasks(self, pool, limit=2 * workers if workers > 1 else 1)
+            return True
+        except BrokenExecutor as error:
+            if has_memory_limit():  # OpenBLAS ends the process: most ops would not be judged
+                raise limit_error(error) or error from error
+        running, self._running = self._running, []
+        is_alone = len(running) == 1
+        for task in running:
+            if is_alone and len(task.numbers) == 1:
+                task.deaths += 1
+                if task.deaths > 1:
+                    self._give_up(task, _DIED)
+                    continue
+            numbers = [[number] for number in task.numbers] if is_alone else [task.numbers]
+            for part in numbers:
+                self._queue(replace(task, numbers=part, elements=sum(self._sizes[number] for number in part)))
+        return False
 
     def run_by(self, executor: Executor, workers: int) -> list[OpResult]:
         """Return as `run`, by an executor whose workers read the run for themselves."""
@@ -1106,15 +1135,21 @@ class _Spread:
     def submit(self, task: _Task, executor: Executor) -> Future[_Answer]:
         """Hand out a task with what is known by now of the ops of its kind."""
         fitting = self._recomputer.fitting.get(task.key)
-        return executor.submit(
-            _recompute_task,
-            task.numbers,
-            task.key,
-            fitting,
-            task.looks_lightly,
-            self._recipe,
-            self._recomputer.seconds_left,
-        )
+        try:
+            future = executor.submit(
+                _recompute_task,
+                task.numbers,
+                task.key,
+                fitting,
+                task.looks_lightly,
+                self._recipe,
+                self._recomputer.seconds_left,
+            )
+        except BrokenExecutor:
+            self._queue(task)
+            raise
+        self._running.append(task)
+        return future
 
     def take(self, task: _Task, future: Future[_Answer]) -> None:
         """Keep what a task found; the user's error is that of its ops alone."""
@@ -1123,10 +1158,10 @@ class _Spread:
         except WorkersLostError:
             raise
         except PrecisionToolError as error:
-            reason = Message("reason.not_done", detail=error.full_message)
-            self._done |= {number: self._not_recomputed(number, reason) for number in task.numbers}
-            self._end(task)
+            self._running.remove(task)
+            self._give_up(task, Message("reason.not_done", detail=error.full_message))
             return
+        self._running.remove(task)
         self._recomputer.values.checksums.update(checksums)
         if judged is None:
             self._queue(replace(task, is_light=False))
@@ -1137,6 +1172,10 @@ class _Spread:
             self._done[number] = replace(result, op=self._ops[number])
             if self._journal is not None:
                 self._journal.keep(self._done[number])
+        self._end(task)
+
+    def _give_up(self, task: _Task, reason: Message) -> None:
+        self._done |= {number: self._not_recomputed(number, reason) for number in task.numbers}
         self._end(task)
 
     def _end(self, task: _Task) -> None:
