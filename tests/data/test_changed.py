@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.records import changed
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import changed
 
 PAIR = Pair(index=3, op_name="conv1", op_type="Conv2D", npu_ops=("conv1",), golden_ops=("conv1", "relu1"))
 

@@ -60,9 +60,9 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.messages.limits import is_of_machine
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.finding import joined
+from precision_tool.lib.model.records import changed
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, AnyTensor, Tensor, TensorStatistics
-from precision_tool.lib.model.wording import changed
 
 #: (number of the row, pair)
 Numbered = tuple[int, Pair]

@@ -35,9 +35,9 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_GRAPH, NO_OPS, Pair, Status
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.records import changed
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
-from precision_tool.lib.model.wording import changed
 
 
 def without(pair: Pair, status: Status, reason: Message) -> Pair:

@@ -11,6 +11,7 @@ from precision_tool.lib.data.graph_catalog import MissingGraph
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_GRAPH, Status
 from precision_tool.lib.model.finding import Fact, Finding, FindingKind, Grade
+from precision_tool.lib.model.records import record
 from precision_tool.lib.model.table import Row
 
 
@@ -82,7 +83,7 @@ def distance(row: Row) -> float:
     return sqrt(2 * max(0.0, 1 - row.cosine))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OpAgreement:
     """The rows of one op, and whether its inputs and outputs agree (None: nothing was compared)."""
 

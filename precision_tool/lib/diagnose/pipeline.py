@@ -43,9 +43,9 @@ from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.records import changed
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import changed
 
 #: Confidence that data or variables differ whose hashes differ.
 _HASH_CONFIDENCE = 0.98

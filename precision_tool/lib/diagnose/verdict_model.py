@@ -14,6 +14,7 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.model.documents import NOT_STORED
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
+from precision_tool.lib.model.records import record
 from precision_tool.lib.ops.base import Kind
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class SlotResult:
         return self.size if self.sampled is None else self.sampled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """Outcome of recomputing an op, as it can be stored. `number` is the op's place in the order of execution.
 
@@ -117,7 +118,7 @@ class Judgement:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OpResult(Judgement):
     """One op of the run with its judgement."""
 
@@ -143,7 +144,7 @@ class OpResult(Judgement):
             how=self.how, passes=self.op.pass_names, output_types=tuple([desc.dtype for desc in self.op.output_descs]),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
-        worst = self.worst_slot
+        worst = self.worst_slot if self.slots else None
         if worst is None:
             return verdict
         over = self.overflow

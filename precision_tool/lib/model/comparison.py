@@ -7,6 +7,7 @@ from enum import StrEnum
 from math import inf, isnan, log2, nan
 
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.records import record
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
 
 #: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
@@ -35,7 +36,7 @@ NO_GRAPH = "row.data.no_graph"
 NO_OPS = ("*",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A tensor of the NPU side and the benchmark tensor it must equal, or the reason why there is none.
 

@@ -13,11 +13,12 @@ from typing import Any, TypeVar, overload
 
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.msprobe import RecordedOp
+from precision_tool.lib.model.records import record
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Edge:
     """Output `index` of the op `producer`."""
 
@@ -25,7 +26,7 @@ class Edge:
     index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TensorDesc:
     """A tensor of an op as the compiled graph describes it.
 
@@ -43,7 +44,7 @@ class TensorDesc:
     dump_origin_layout: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Op:
     """A node of a graph.
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OpVerdict:
     """One op of a run that was judged alone. `number` is its place in the order of execution.
 

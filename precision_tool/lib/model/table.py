@@ -17,6 +17,7 @@ from precision_tool.lib.model.comparison import (
     Status,
     Summary,
 )
+from precision_tool.lib.model.records import record
 
 #: What a row has without metrics of the user's own, all rows the same: they are many.
 _NO_CUSTOM: Mapping[str, float | str | None] = {}
@@ -24,7 +25,7 @@ _NO_CUSTOM: Mapping[str, float | str | None] = {}
 MAX_NAMES = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Row:
     """A pair of tensors with what comparing them gave: compared now, or read from a result file.
 
