@@ -85,13 +85,13 @@ def _hear_signals() -> None:
 
     def end(number: int, _: object) -> None:
         heard[0] = time.monotonic()
-        raise lost.pop()
+        raise lost.pop() if lost else KeyboardInterrupt()
 
     show: Any = getattr(sys, "unraisablehook", None)  # Python 3.8 and newer
 
     def hear_again(unraisable: Any) -> None:
         if unraisable.exc_type in (KeyboardInterrupt, SystemExit):
-            lost[:] = [unraisable.exc_type(*unraisable.exc_value.args)]
+            lost[:] = [unraisable.exc_type(*getattr(unraisable.exc_value, "args", ()))]
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
         else:
             show(unraisable)

@@ -45,8 +45,6 @@ from fuzzing.commands import (  # noqa: E402  # found by the paths above
 
 #: Seconds that a command may take to stop, and to end when nobody disturbs it.
 _STOP, _HANG = 20.0, 120.0
-#: What a verdict or a report says where ops were not recomputed because a worker died; then the results differ.
-_WORKER_DIED = re.compile(rb"worker_died|worker process died")
 #: The smallest limit of a file's size, and the largest by the command's largest file: some are not reached.
 _SMALLEST, _LARGEST = 64, 1.5
 
@@ -300,11 +298,10 @@ def _wrong_end(kind: Kind, code: int | None, known: Known, errors: str) -> list[
     return found
 
 
-def _wrong_files(folder: Path, command: Command, known: Known, whom: Whom) -> list[str]:
+def _wrong_files(folder: Path, command: Command, known: Known) -> list[str]:
     """Finished files that are not what an undisturbed run writes, or left as it was."""
     found = []
     now = contents(folder)
-    told = whom is Whom.WORKER and any(_WORKER_DIED.search(content) for held in now.values() for content in held)
     for name, held in now.items():
         expected = _expected(name, command, known)
         if "partial_" in name:
@@ -313,7 +310,7 @@ def _wrong_files(folder: Path, command: Command, known: Known, whom: Whom) -> li
             continue
         elif not expected:
             found.append(f"{name} is no file of it")
-        elif name not in known.varying and not held <= expected and not told:
+        elif name not in known.varying and not held <= expected:
             found.append(f"{name} is another")
         elif name in known.varying and b"" in held:
             found.append(f"{name} is empty")
@@ -388,7 +385,7 @@ def _try(command: Command, known: Known, folder: Path, rng: random.Random, tally
     tally.kills += 1
     tally.ended_before += code == known.code and took == 0
     tally.slowest = max(tally.slowest, took)
-    wrong += _wrong_end(kind, code, known, _said(process)) + _wrong_files(folder, command, known, kind.whom)
+    wrong += _wrong_end(kind, code, known, _said(process)) + _wrong_files(folder, command, known)
     if kind.is_survived:
         wrong += _wrong_survival(folder, known, code)
     wrong += _next_run(command, folder, known)

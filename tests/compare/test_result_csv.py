@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 from math import inf, isnan, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import table
@@ -542,11 +543,29 @@ def test_the_mapping_table(tmp_path: Path) -> None:
     assert [line[1] for line in lines] == ["NaN", "5"]
 
 
+def without_tensors() -> list[Row]:
+    """Rows of ops without a dump, one after the other; and such rows with one thing more."""
+    rows = []
+    for number, name in enumerate(("/Relu/1", "/Tanh/2", "scope/Add")):
+        pair = Pair(
+            index=number, op_name=name, op_type=f"Type{number}", npu_ops=(name,), golden_ops=(f"{name}_there",),
+            status=Status.NO_NPU_DUMP, pass_names=("APass",) * number, original_names=(name,) * number, sequence=number,
+        )  # fmt: skip
+        rows.append(Row(pair=pair, reason=Message("text", text=name)))
+    more: list[dict[str, Any]] = [
+        {"golden_tensor": f"{name}:0"} for name in ("/Sin/1", "/Cos/2")
+    ] + [{"shape": (2, 3)}, {"npu_ops": ("*",), "golden_tensor": "/Cos/3"}]  # fmt: skip
+    rows += [replace(rows[0], pair=replace(rows[0].pair, **fields)) for fields in more]
+    more = [{"npu_dtype": "int8"}, {"golden_dtype": "bool"}, {"overflow": True}, {"own_error": 0.5}, {"line": 7}]
+    return [*rows, *(replace(rows[1], **fields) for fields in more), rows[2]]
+
+
 @pytest.mark.parametrize("golden_address", [False, True])
 @pytest.mark.parametrize("own_error", [False, True])
-def test_cells_of_a_row_are_those_of_its_columns(golden_address: bool, own_error: bool) -> None:
+@pytest.mark.parametrize("h5", [False, True])
+def test_cells_of_a_row_are_those_of_its_columns(golden_address: bool, own_error: bool, h5: bool) -> None:
     choice = ColumnChoice(
-        golden_address=golden_address, own_error=own_error, overflow=True, sequence=True, custom=("mine",)
+        golden_address=golden_address, own_error=own_error, overflow=True, sequence=True, custom=("mine",), h5=h5
     )
     full = row(result=metrics(1 / 3, 1e20, max_error_index=(1, 0), npu_at_max_error=-nan, golden_at_max_error=-1e-9))
     exact = replace(SIDE, minimum=-(2**63), maximum=2**63 + 1, mean=inf, std=nan)
@@ -558,10 +577,13 @@ def test_cells_of_a_row_are_those_of_its_columns(golden_address: bool, own_error
         replace(full, reason=Message("text", text="'=1+1"), custom={"mine": 2}),
         row(result=metrics(), dtype="bool", golden_dtype="bool"),
         row(status=Status.NO_BENCHMARK, note="+no", name="-op"),
+        *without_tensors(),
     ]
     columns = columns_of(choice)
     cells = cells_of(columns, choice)
     for one in rows:
         assert cells(one) == [column.cell(one, choice) for column in columns]
+    if h5:
+        return
     side = columns.index(next(column for column in columns if column.name == "NPUMin"))
     assert cells(rows[1])[side : side + 4] == ["-9.22337204e+18", "9.22337204e+18", "inf", "nan"]

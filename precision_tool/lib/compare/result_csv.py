@@ -48,22 +48,23 @@ def cells_of(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
         together = list(group)
         parts.append(_numbers(together, choice) if key else _singles(together, choice))
 
-    of_ops = [(at, _single(column, choice)) for at, column in enumerate(columns) if column.field in _OF_OPS]
-    bare: list[str] = []
-
     def cells(row: Row) -> list[str]:
-        nonlocal bare
-        if bare and _is_bare(row):
-            texts = bare.copy()
-            for at, write in of_ops:
-                texts[at] = write(row)
-            return texts
-        texts = [text for part in parts for text in part(row)]
-        if not bare and _is_bare(row):
-            bare = texts
+        return [text for part in parts for text in part(row)]
+
+    if choice.h5:  # the paths of its tensors are made of their names
+        return cells
+    of_ops = [(at, _single(column, choice)) for at, column in enumerate(columns) if column.field in _OF_OPS]
+    nothing = cells(_NOTHING)
+
+    def cells_of_any(row: Row) -> list[str]:
+        if _tensors_of(row) != _NO_TENSORS:
+            return cells(row)
+        texts = nothing.copy()
+        for at, write in of_ops:
+            texts[at] = write(row)
         return texts
 
-    return cells
+    return cells_of_any
 
 
 #: Of rows without a tensor, which are most of a large graph, only these columns are not all the same.
@@ -71,13 +72,13 @@ _OF_OPS = frozenset((
     "pair.index", "pair.sequence", "pair.op_type", "pair.npu_ops", "pair.golden_ops", "pair.status", "pair.pass_names",
     "pair.original_names", "reason",
 ))  # fmt: skip
-
-
-def _is_bare(row: Row) -> bool:
-    """Return whether a row that was compared now, and not read from a file, stands for a whole op without a dump."""
-    pair = row.pair
-    has_tensors = not (pair.npu is None and pair.golden is None and row.npu is None and row.golden is None)
-    return not (has_tensors or row.metrics or pair.slot or row.line or row.absent or row.custom)
+_NOTHING = Row(pair=Pair(index=0, op_name="", op_type="", npu_ops=(), golden_ops=()))
+#: All else that a row may have, and what it is in a row without a tensor.
+_tensors_of = attrgetter(
+    *{*(f"pair.{field.name}" for field in fields(Pair)), *(field.name for field in fields(Row))}
+    - {*_OF_OPS, "pair.op_name", "pair.reason", "pair", "unlisted"}
+)
+_NO_TENSORS = _tensors_of(_NOTHING)
 
 
 def _side_by_side(column: Column) -> tuple[object, ...]:
@@ -387,7 +388,7 @@ class _OtherLinesError(Exception):
 def _append_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> None:
     """Write the file again, a cell longer in each line. _OtherLinesError for a file with other lines."""
     columns = columns_of(choice)
-    own, tensor = columns[-1], next(column for column in columns if column.name == "TensorIndex")
+    own, tensor = columns[-1], next((column for column in columns if column.name == "TensorIndex"), columns[0])
     # A line feed may stand in a quoted cell. A cell with the end of a line in it would make one line more.
     with open_text(path, encoding="utf-8", errors="strict", newline="\r\n") as file, atomic_text(path) as new:
         if file.readline() != ",".join(headers(columns[:-1])) + "\r\n":

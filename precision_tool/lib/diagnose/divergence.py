@@ -25,7 +25,7 @@ Node = TypeVar("Node")
 
 #: Sets of ops that are followed through the graph at one time.
 _BITS = 64
-#: Types of ops some of which only pass on what feeds them: who put a tensor out has to be looked up behind them.
+#: Types of ops some of which only pass on what feeds them: the op that put the tensor out is looked up.
 _HANDING_ON = PASSING | BORDER_TYPES
 
 
@@ -66,32 +66,39 @@ class Flow:
         Sets are counted together: where many ops of a large graph are wrong, each by itself would take too long.
         """
         names, order = self._values.file.column("name"), self._values.file.once(order_of)
-        places = [number for number in order if names[number] in marked]
+        places = np.array([number for number in order if names[number] in marked], np.int64)
         for start in range(0, len(sources), _BITS):
             together = sources[start : start + _BITS]
-            fed = self._fed_by(names, order, together)
+            reached = self._reached_by(names, order, together)
             for bit in range(len(together)):
-                is_fed = (fed >> np.uint64(bit)) & np.uint64(1)
-                yield int(is_fed.sum()), int(is_fed[places].sum())
+                is_reached = (reached >> np.uint64(bit)) & np.uint64(1)
+                yield int(is_reached.sum()), int(is_reached[places].sum())
 
-    def _fed_by(self, names: Sequence[str], order: Sequence[int], sources: Sequence[Collection[str]]) -> np.ndarray:
+    def _reached_by(self, names: Sequence[str], order: Sequence[int], sources: Sequence[Collection[str]]) -> np.ndarray:
         """Return for each op of the file, by its number, a bit for each of the sets that feed it."""
         bits_of: dict[str, int] = {}
         for bit, source in enumerate(sources):
             for name in source:
                 bits_of[name] = bits_of.get(name, 0) | 1 << bit
-        fed = [0] * len(names)
-        is_done = False
-        while not is_done:  # once more where a tensor goes back to an op that ran before
-            is_done, passed = True, bytearray(len(names))
-            for number in order:
-                passed[number] = True
-                bits = fed[number] | bits_of.get(names[number], 0)
-                for reader in self._next.get(number, ()) if bits else ():
-                    if bits & ~fed[reader]:
-                        fed[reader] |= bits
-                        is_done = is_done and not passed[reader]
-        return np.array(fed, np.uint64)
+        reached = [0] * len(names)
+        passed = bytearray(len(names))
+        # Ops that ran before what they read: an order of the file that nothing guarantees, or a loop.
+        again: list[int] = []
+
+        def hand_on(number: int) -> None:
+            bits = reached[number] | bits_of.get(names[number], 0)
+            for reader in self._next.get(number, ()) if bits else ():
+                if bits & ~reached[reader]:
+                    reached[reader] |= bits
+                    if passed[reader]:
+                        again.append(reader)
+
+        for number in order:
+            passed[number] = True
+            hand_on(number)
+        while again:
+            hand_on(again.pop())
+        return np.array(reached, np.uint64)
 
     def upstream(self, op: Op) -> dict[int, Op]:
         """Return every op that feeds `op`, directly or not, by id."""

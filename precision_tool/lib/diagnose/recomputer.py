@@ -883,8 +883,8 @@ _LIGHT, _HEAVY = 10, 80
 #: elements are looked at lightly first.
 _TASK_ELEMENTS, _TASK_OPS, _LARGE = 1 << 20, 16, 1 << 18
 _DIED = Message("reason.worker_died")
-#: Processes of our own that may die before the rest is given up.
-_MOST_DEATHS = 16
+#: How often a process of our own may die, and nothing show during which task, before the rest is given up.
+_MOST_IN_VAIN = 4
 
 #: What a forked process judges with: the one that its parent had last.
 _inherited: list[Recomputer] = []
@@ -1038,6 +1038,8 @@ class _Spread:
         self._done = dict(done or {})
         self._plan = _Plan()
         self._running: list[_Task] = []
+        #: How often a process died and nothing shows during which task.
+        self._in_vain = 0
         #: How an executor's workers make their recomputer; None: they are forked, and inherit it.
         self._recipe: _Recipe | None = None
         #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
@@ -1057,9 +1059,8 @@ class _Spread:
         self._spare = free_memory() // 2
         try:
             with self._recomputer.values.sharing(workers):
-                for _ in range(_MOST_DEATHS):
-                    if self._is_done_by(workers):
-                        break
+                # The threads of a pool whose workers died may not have ended, and keep others from being forked.
+                while not self._is_done_by(workers) and self._in_vain < _MOST_IN_VAIN and can_fork():
                     workers = 1  # for want of memory perhaps, and which task it is shows if there is no other
         finally:
             _inherited.pop()
@@ -1068,7 +1069,7 @@ class _Spread:
     def _is_done_by(self, workers: int) -> bool:
         """Do what is left in processes of our own. Return whether that is all of it: no process died.
 
-        An op with which alone two processes died is given up, all others are queued again.
+        An op during which, running alone, two processes died is given up; all others are queued again.
         """
         try:
             with process_pool(workers) as pool:
@@ -1079,6 +1080,7 @@ class _Spread:
                 raise limit_error(error) or error from error
         running, self._running = self._running, []
         is_alone = len(running) == 1
+        self._in_vain += not is_alone
         for task in running:
             if is_alone and len(task.numbers) == 1:
                 task.deaths += 1

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 #: To be raised with every change of what is kept; files of other versions are not read.
-_VERSION = 8
+_VERSION = 9
 _PREFIX = "verdict_"
 #: What a file begins with: its version, and the hash of what follows.
 _START = re.compile(r'\{"version":(\d{1,9}),"check":"([0-9a-f]{64})",')

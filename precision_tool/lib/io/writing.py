@@ -63,8 +63,15 @@ def own_prefix() -> str:
 
 
 def _owner(process: int) -> str:
-    """What the name of a process's temporary file tells: a folder may be shared by machines."""
-    return f"{zlib.crc32(os.uname().nodename.encode('utf-8', 'surrogateescape')):08x}-{process}"
+    """What the name of a process's temporary file tells: a folder may be shared by machines and containers.
+
+    Containers may have one host name, and yet their own numbers of processes.
+    """
+    numbers = ""
+    with suppress(OSError):
+        numbers = os.readlink("/proc/self/ns/pid")
+    machine = os.uname().nodename + numbers
+    return f"{zlib.crc32(machine.encode('utf-8', 'surrogateescape')):08x}-{process}"
 
 
 def _is_of_the_dead(name: str) -> bool:
@@ -84,7 +91,7 @@ def _is_of_the_dead(name: str) -> bool:
 def remove_leftovers(folder: str) -> bool:
     """Removes temporary files of ours, and folders of them, whose process has ended or that nobody has written to for
     an hour; whether there were any."""
-    found = False
+    has_removed = False
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
@@ -100,8 +107,8 @@ def remove_leftovers(folder: str) -> bool:
                     else:
                         remove_leftovers(entry.path)
                         os.rmdir(entry.path)  # fails while a file in it still grows
-                    found = True
-    return found
+                    has_removed = True
+    return has_removed
 
 
 @contextmanager

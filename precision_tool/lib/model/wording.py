@@ -1,4 +1,4 @@
-"""Words that every room needs for its messages."""
+"""Words that every part of the tool needs for its messages."""
 
 from __future__ import annotations
 
