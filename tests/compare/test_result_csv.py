@@ -546,10 +546,11 @@ def test_the_mapping_table(tmp_path: Path) -> None:
 def without_tensors() -> list[Row]:
     """Rows of ops without a dump, one after the other; and such rows with one thing more."""
     rows = []
-    for number, name in enumerate(("/Relu/1", "/Tanh/2", "scope/Add")):
+    statuses = (Status.NO_BENCHMARK, Status.NO_BENCHMARK, Status.NO_NPU_DUMP)
+    for number, (name, status) in enumerate(zip(("/Relu/1", "/Tanh/2", "scope/Add"), statuses, strict=True)):
         pair = Pair(
             index=number, op_name=name, op_type=f"Type{number}", npu_ops=(name,), golden_ops=(f"{name}_there",),
-            status=Status.NO_NPU_DUMP, pass_names=("APass",) * number, original_names=(name,) * number, sequence=number,
+            status=status, pass_names=("APass",) * number, original_names=(name,) * number, sequence=number,
         )  # fmt: skip
         rows.append(Row(pair=pair, reason=Message("text", text=name)))
     more: list[dict[str, Any]] = [
