@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io.writing import new_folder, own_prefix, remove_leftovers, temporary_file
 
@@ -61,3 +63,15 @@ def test_a_new_folder_removes_what_killed_ones_left_beside_it(tmp_path: Path) ->
     with new_folder(str(tmp_path / "package")) as place:
         Path(place, "op.json").write_text("{}", "utf-8")
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("package"), Path("package/op.json")]
+
+
+def test_a_container_of_our_host_name_has_its_own_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a writer there nobody here knows whether it lives."""
+    leave(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[1]")
+    remove_leftovers(str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == before
+    monkeypatch.undo()
+    remove_leftovers(str(tmp_path))
+    assert [*tmp_path.iterdir()] == []
