@@ -394,12 +394,19 @@ class Done:
             future.set_result(self.result)
 
 
+#: Signals that end a command.
+_ENDING = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+
 class _Pool(ProcessPoolExecutor):
     """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Hand out a task; this may start a process, which inherits what is blocked."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        """Hand out a task; this may start a process, which inherits what is blocked.
+
+        A signal that ended this in between would leave a process behind that `kill` does not know.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             inner = super().submit(Done.by, task, arguments, options)
         finally:
@@ -510,9 +517,9 @@ def _start_worker(secrets: urls.Secrets, permitted: tuple[list[str], list[str]],
     take_unread()  # what a forked process inherits is noted in its parent
     # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for ending in (signal.SIGTERM, signal.SIGHUP):  # what the parent does then is not for us
         signal.signal(ending, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     reuse_memory(workers)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
