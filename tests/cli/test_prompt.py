@@ -350,6 +350,7 @@ def test_tab_completes_commands_options_and_names(open_prompt: Open) -> None:
     prompt = open_prompt()
     assert set(offered(prompt, "v")) == {"vc", "vcs"}
     assert "--json" in offered(prompt, "vcs --")
+    assert not prompt.complete("--", "vcs --", 4, 6)._add_opening_quote
     ops = [node.name for node in chain()]
     assert offered(prompt, f"ni {ops[-1]}") == (ops[-1],)
     part = ops[-1].replace("/", "_")[1:]

@@ -105,12 +105,16 @@ class WordSet(cmd2.CommandSet["Prompt"]):
         return _as_in_the_help(parser, completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self))
 
 
+#: Options, which no quotes make anything else.
+_OPTION = re.compile(r"--?[A-Za-z][A-Za-z0-9_-]*")
+
+
 def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
     """Return the offers, in quotes where one holds more than plain characters; `before` precedes them.
 
     What no quotes can hold, for this prompt and for a shell behind it, is left out.
     """
-    if all(PLAIN.fullmatch(item.text) for item in completions):
+    if all(PLAIN.fullmatch(item.text) or _OPTION.fullmatch(item.text) for item in completions):
         return completions
     open_quote = before if before in ("'", '"') else ""
     quote = open_quote or ("'" if not any("'" in item.text for item in completions) else '"')
