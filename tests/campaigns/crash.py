@@ -227,7 +227,11 @@ def _undisturbed(command: Command, folder: Path) -> Known:
         files=one.files,
         before=one.before,
         stages=_run(replace(command, words=command.begins_as), folder).files if command.begins_as else {},
-        varying=frozenset(name for name in one.files if one.files[name] != other.files.get(name)),
+        varying=frozenset(
+            name
+            for name in one.files
+            if one.files[name] != other.files.get(name) or any(fnmatch.fnmatch(name, each) for each in command.varying)
+        ),
     )
 
 

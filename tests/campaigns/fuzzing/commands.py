@@ -113,6 +113,8 @@ class Command:
     prepare: Callable[[Path], None] = lambda folder: None
     #: Files that may be as they were before, or of a try, until the next run mends them.
     mended: tuple[str, ...] = ()
+    #: Files that are another after each run, though two runs may by chance write the same.
+    varying: tuple[str, ...] = ()
     #: Words of a command that writes files as this one has them before it completes them.
     begins_as: tuple[str, ...] = ()
     #: A file with the contents that another one had before the last change of that, whatever this was.
@@ -148,7 +150,7 @@ def commands(data: Data) -> Mapping[str, Command]:
         "ac -c --json": Command(words=(*at, "ac", "-c", "--json"), begins_as=compare),
         "ac --report": Command(words=(*at, "ac", "-c", "--report", "report.html"), begins_as=compare),
         "ac --prove": Command(words=(*at, "ac", "-c", "--prove"), begins_as=compare),
-        "ac --all": Command(words=(*at_ranks, "ac", "--all"), mended=journal),
+        "ac --all": Command(words=(*at_ranks, "ac", "--all"), mended=journal, varying=journal),
         "report": Command(words=(*at, "report", "-o", "report.html"), prepare=_with(data.compared)),
         "report explorer": Command(
             words=(*at, "report", "--model-explorer", "graph.json"), prepare=_with(data.compared)
