@@ -13,7 +13,7 @@ import posixpath
 import struct
 import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
@@ -427,14 +427,12 @@ def _check(columns: _Columns, text_count: int, size: int) -> None:
         raise OddCacheError("skim_count or parent out of range")
 
 
-#: Fields that are lists of texts, and their columns.
+#: Fields that are lists, and their columns: how many entries each op has, and the entries of all of them.
 _LISTS = {
     "pass_names": ("passes", "pass"),
     "subgraph_names": ("subgraphs", "subgraph"),
     "control_inputs": ("controls", "control"),
-}
-#: The same of descriptions of tensors.
-_DESCS = {
+    "original_names": ("originals", "original"),
     "input_descs": ("input_descs", "input_desc"),
     "output_descs": ("output_descs", "output_desc"),
 }
@@ -477,7 +475,7 @@ class _CachedOps(OpTable):
         )
 
     def prepare(self) -> None:
-        for name in ("inputs", "original_names", *_LISTS, *_DESCS):
+        for name in ("inputs", *_LISTS):
             self.column(name)
 
     def _field(self, name: str, number: int) -> Any:
@@ -487,9 +485,14 @@ class _CachedOps(OpTable):
             return made[number]
         if name == "inputs":
             return self._inputs(number)
-        if name in _DESCS:
-            return tuple(map(self._desc, self._of(number, *_DESCS[name])))
-        return self._originals(number) if name == "original_names" else self._listed(number, *_LISTS[name])
+        counts, entries = _LISTS[name]
+        if self._numbers_of[counts][number] < 0:
+            return None
+        return tuple(map(self._maker(entries), self._of(number, counts, entries)))
+
+    def _maker(self, entries: str) -> Callable[[int], Any]:
+        """Return what makes an entry of a list of its number: a text, or the description of a tensor."""
+        return self._desc if entries in ("input_desc", "output_desc") else self._texts.__getitem__
 
     def _of(self, number: int, counts: str, entries: str) -> Sequence[int]:
         """Entries of an op in a column of all ops together."""
@@ -505,12 +508,6 @@ class _CachedOps(OpTable):
             None if producer < 0 else Edge(producer=self._texts[producer], index=index)
             for producer, index in zip(producers, indices, strict=True)
         )
-
-    def _listed(self, number: int, counts: str, entries: str) -> tuple[str, ...]:
-        return tuple(self._texts[at] for at in self._of(number, counts, entries))
-
-    def _originals(self, number: int) -> tuple[str, ...] | None:
-        return None if self._numbers_of["originals"][number] < 0 else self._listed(number, "originals", "original")
 
     def _desc(self, number: int) -> TensorDesc:
         desc = self._descs.get(number)
@@ -541,13 +538,10 @@ class _CachedOps(OpTable):
             return [texts[at] for at in columns[name]]
         if name in _LISTS:
             counts, entries = _LISTS[name]
-            return _split((texts[at] for at in columns[entries]), columns[counts])
-        if name in _DESCS:
-            counts, entries = _DESCS[name]
-            return _split(map(self._desc, columns[entries]), columns[counts])
-        if name == "original_names":
-            listed = _split((texts[at] for at in columns["original"]), columns["originals"])
-            return [None if count < 0 else names for names, count in zip(listed, columns["originals"], strict=True)]
+            lists = _split(map(self._maker(entries), columns[entries]), columns[counts])
+            if counts not in _MAY_BE_UNSAID:
+                return lists
+            return [None if count < 0 else made for made, count in zip(lists, columns[counts], strict=True)]
         if name == "inputs":
             ends = zip(columns["input_producer"], columns["input_index"], strict=True)
             edges = (None if at < 0 else Edge(producer=texts[at], index=index) for at, index in ends)

@@ -101,8 +101,6 @@ class Groups(Sequence[Group]):
         numbers = [members] if isinstance(members, int) else members
         ops = [self._file.ops[number] for number in numbers]
         first = self._originals[numbers[0]]
-        if len(ops) == 1:
-            return Group(ops, first or (ops[0].name,), inserted=not first)
         names = list(first) or [ops[0].name]
         listed = set(names)
         for number in numbers[1:]:
