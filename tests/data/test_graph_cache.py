@@ -145,9 +145,9 @@ def refuse(*_: object) -> GraphFile:
 
 
 def cached(tmp_path: Path, graph: Path) -> tuple[GraphFile, GraphFile]:
-    """A graph file as it is read, and as its cache file has it."""
-    read = store(tmp_path).load(str(graph))
-    return read, store(tmp_path).load(str(graph))
+    """A graph file as it is read whole, and as its cache file has it."""
+    store(tmp_path).load(str(graph))
+    return load_graph_file(graph), store(tmp_path).load(str(graph))
 
 
 def test_fields_of_all_ops_are_those_of_each(tmp_path: Path, graph: Path) -> None:
@@ -432,7 +432,7 @@ def test_a_cached_graph_is_the_same_and_the_file_is_not_read(
     expected = load_graph_file(graph)
     skim = skim_graph_file(graph)
     assert same(store(tmp_path).load(str(graph)), expected)
-    monkeypatch.setattr(graph_cache, "_read_whole", refuse)
+    monkeypatch.setattr(GraphStore, "_read", refuse)
     monkeypatch.setattr(graph_cache, "skim_graph_file", refuse)
     again = store(tmp_path)
     assert again.skim(str(graph)) == skim
@@ -469,7 +469,7 @@ def test_a_skim_alone_is_cached_and_completed_by_a_load(
     size = cache_file(tmp_path).stat().st_size
     assert same(store(tmp_path).load(str(graph)), load_graph_file(graph))
     assert cache_file(tmp_path).stat().st_size > size
-    monkeypatch.setattr(graph_cache, "_read_whole", refuse)
+    monkeypatch.setattr(GraphStore, "_read", refuse)
     assert store(tmp_path).skim(str(graph)) == expected
 
 
@@ -585,7 +585,7 @@ def test_numbers_that_point_nowhere(tmp_path: Path, graph: Path, column: str) ->
         path.write_bytes(with_numbers(good, column, numbers))
         found = store(tmp_path).load(str(graph))
         # Some numbers say something else that is possible: then they are taken, as a checksum vouches for them.
-        free = column in ("skim_names", "skim_sources", "skim_count", "is_whole", "notes")
+        free = column in ("skim_names", "skim_sources", "skim_count", "notes")
         assert free or found == expected
 
 
@@ -684,8 +684,24 @@ def test_several_at_once(tmp_path: Path, graph: Path) -> None:
     assert not wrong
 
 
-def test_an_id_that_stands_for_none_in_a_cache_is_not_cached() -> None:
-    """`write` leaves a graph alone that has numbers which the cache cannot hold."""
-    assert graph_cache._number(None) == graph_cache._NONE
-    with pytest.raises(OverflowError):
-        graph_cache._number(graph_cache._NONE)
+def test_a_graph_with_a_number_that_a_cache_cannot_hold_is_read_whole(tmp_path: Path, graph: Path) -> None:
+    """The number that stands for none, as the id of an op."""
+    graph.write_bytes(TEXT.replace("id: 5", f"id: {-(1 << 63)}").encode("latin-1"))
+    assert by_lines(graph) is not None
+    read = store(tmp_path).load(str(graph))
+    assert read.ops[1].id == -(1 << 63)
+    assert same(read, load_graph_file(graph))
+    assert not list(tmp_path.glob("cache/*"))
+
+
+def test_a_tensor_that_was_forgotten_is_made_again(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large graph with as many tensors as ops only some are kept."""
+    monkeypatch.setattr(ge_graph_lines, "_MOST_KEPT", 1)
+    tensors = [block("output_desc", f'layout: "L{at % 3}"', block("shape", f"dim: {at % 2}")) for at in range(12)]
+    graph.write_text("\n".join([block("graph", 'name: "main"', block("op", 'name: "x"', *tensors)), ""]))
+    read = by_lines(graph)
+    assert read is not None
+    assert [(desc.layout, desc.shape) for desc in read.ops[0].output_descs] == [
+        (f"L{at % 3}", (at % 2,)) for at in range(12)
+    ]
+    assert same(read, load_graph_file(graph))

@@ -13,7 +13,8 @@ import posixpath
 import struct
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
@@ -42,15 +43,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 #: To be raised with every change of the layout, or of what readers make of a graph file.
-_VERSION = 3
+_VERSION = 4
 _NONE = -(1 << 63)
 #: Characters of the attributes of a graph that a cache file has.
 _MAX_ATTRS = 1 << 20
 _COLUMNS = (
-    # of the skim
+    # of a skim alone
     "skim_names", "skim_sources", "skim_count",
-    # of the file (none for a skim alone), and of each graph
-    "is_whole", "notes", "graph_name", "graph_ops", "graph_attrs",
+    # of the file, and of each graph
+    "notes", "graph_name", "graph_ops", "graph_attrs",
     # of each op; counts are those of the columns below
     "name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset",
     "inputs", "controls", "input_descs", "output_descs", "passes", "originals", "subgraphs",
@@ -79,7 +80,7 @@ _MAY_BE_UNSAID = ("originals", "origin_dims")
 _TEXTS = ("skim_names", "skim_sources", "notes", "graph_name", "name", "type", "kernel", "kernel_lib", "control",
           "pass", "original", "subgraph", "dtype", "layout")  # fmt: skip
 _TEXTS_OR_NONE = ("graph_attrs", "l1_group", "input_producer", "origin_layout", "dump_name", "dump_layout")
-_Columns = Mapping[str, "memoryview[int]"]
+_ReadColumns = Mapping[str, "memoryview[int]"]
 
 
 @dataclass(slots=True)
@@ -107,11 +108,7 @@ class GraphStore:
                 return load_graph_file(path)  # which says what is wrong
             if entry.file is None:
                 self._find_cached(path, entry)
-            if entry.file is None:
-                entry.file = _read_whole(path, entry.signature)
-                entry.skim = _skim_of(entry.file, entry.signature)
-                self._keep(path, entry)
-            return entry.file
+            return entry.file or self._read(path, entry)
 
     def skim(self, path: str) -> GraphSkim:
         """Return an overview of a file, see `skim_graph_file`."""
@@ -125,7 +122,8 @@ class GraphStore:
                 self.load(path)
             if entry.skim is None:
                 entry.skim = skim_graph_file(path)
-                self._keep(path, entry)
+                with _not_cached(path):
+                    self.cache.write(path, entry.signature, _VERSION, _Columns().of_skim(entry.skim))
             return entry.skim
 
     def forget(self) -> None:
@@ -163,14 +161,40 @@ class GraphStore:
         entry.skim = skim
         entry.file = entry.file or file
 
-    def _keep(self, path: str, entry: _ReadFile) -> None:
-        """Writes a cache file."""
-        if entry.signature[0] < LARGE or _is_msprobe(path):  # which reads as fast
-            return
-        try:
-            self.cache.write(path, entry.signature, _VERSION, _encode(entry))
-        except (OverflowError, UnicodeEncodeError) as error:  # numbers and texts no real graph has
-            _log.info("%s: not cached: %s", path, error)
+    def _read(self, path: str, entry: _ReadFile) -> GraphFile:
+        """Read a graph file. A large one is kept as in its cache file, which is written: that takes less memory."""
+        file: GraphFile | None = None
+        if _is_msprobe(path):
+            file = read_msprobe_graph(path)
+        elif entry.signature[0] < LARGE:  # which reads as fast as a cache file
+            file = load_graph_file(path)
+        else:
+            data = read_graph_bytes(path)
+            with _not_cached(path):
+                columns = _Columns()
+                lines = load_graph_lines(data, path, entry.signature, columns.take)
+                if lines is not None:
+                    payload = columns.of_file(lines)
+                    _, file = _decode(payload, path, entry.signature)
+                    self.cache.write(path, entry.signature, _VERSION, payload)
+            if file is None:
+                file = load_graph_bytes(data, path)
+                with _not_cached(path):
+                    columns = _Columns()
+                    for graph in file.graphs:
+                        columns.take(graph.ops)
+                    self.cache.write(path, entry.signature, _VERSION, columns.of_file(file))
+        entry.file, entry.skim = file, _skim_of(file, entry.signature)
+        return file
+
+
+@contextmanager
+def _not_cached(path: str) -> Iterator[None]:
+    """Leave a graph with numbers and texts that no real one has out of the cache."""
+    try:
+        yield
+    except (OddCacheError, OverflowError, UnicodeEncodeError) as error:
+        _log.info("%s: not cached: %s", path, error)
 
 
 def _is_msprobe(path: str) -> bool:
@@ -182,15 +206,6 @@ def ops_in(path: str) -> Iterable[tuple[str, str]]:
     if _is_msprobe(path):
         return ((op.name, op.type) for op in read_msprobe_graph(path).ops)
     return skim_ops(path)
-
-
-def _read_whole(path: str, signature: Signature) -> GraphFile:
-    if _is_msprobe(path):
-        return read_msprobe_graph(path)
-    if signature[0] < LARGE:
-        return load_graph_file(path)
-    data = read_graph_bytes(path)
-    return load_graph_lines(data, path, signature) or load_graph_bytes(data, path)
 
 
 def _skim_of(file: GraphFile, signature: Signature) -> GraphSkim:
@@ -226,30 +241,94 @@ class _Texts:
         return struct.pack("<Q", len(self._numbers)) + lengths + "".join(self._numbers).encode("utf-8")
 
 
-def _encode(entry: _ReadFile) -> bytes:
-    skim, file = entry.skim, entry.file
-    assert skim is not None
-    texts = _Texts()
-    columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
-    columns["skim_names"] = [texts(name) for name in skim.graph_names]
-    columns["skim_sources"] = [texts(kind) for kind in skim.data_source_types]
-    columns["skim_count"] = [skim.op_count]
-    if file is not None:
-        columns["is_whole"] = [1]
-        columns["notes"] = [texts(json.dumps(note.to_dict())) for note in file.notes]
-        descs: dict[TensorDesc, int] = {}
+class _Columns:
+    """What a cache file has of a graph file; ops are taken one by one, and none of them is kept."""
+
+    def __init__(self) -> None:
+        self._texts = _Texts()
+        self._columns: dict[str, array[int]] = {name: array("q") for name in _COLUMNS}
+        self._descs: dict[TensorDesc, int] = {}
+
+    def take(self, ops: Iterable[Op]) -> tuple[Op, ...]:
+        """Take the ops of the next graph, of which nothing is left for the graph itself."""
+        ops_before = len(self._columns["name"])
+        for op in ops:
+            self._take(op)
+        self._columns["graph_ops"].append(len(self._columns["name"]) - ops_before)
+        return ()
+
+    def of_file(self, file: GraphFile) -> bytes:
+        """The contents of a cache file, of a graph file whose ops were taken."""
+        columns, texts = self._columns, self._texts
+        columns["notes"].extend(texts(json.dumps(note.to_dict())) for note in file.notes)
         for graph in file.graphs:
             columns["graph_name"].append(texts(graph.name))
-            columns["graph_ops"].append(len(graph.ops))
             columns["graph_attrs"].append(texts.or_none(_text_of_attrs(graph.attrs)))
-            for op in graph.ops:
-                _encode_op(op, columns, texts, descs)
-        for desc in descs:
-            _encode_desc(desc, columns, texts)
-    parts = []
-    for name in _COLUMNS:
-        parts += [struct.pack("<Q", len(columns[name])), array("q", columns[name]).tobytes()]
-    return b"".join([*parts, texts.encoded()])
+        for desc in self._descs:
+            self._take_desc(desc)
+        return self._encoded()
+
+    def of_skim(self, skim: GraphSkim) -> bytes:
+        """The contents of a cache file, of a graph file that was skimmed."""
+        columns, texts = self._columns, self._texts
+        columns["skim_names"].extend(map(texts, skim.graph_names))
+        columns["skim_sources"].extend(map(texts, skim.data_source_types))
+        columns["skim_count"].append(skim.op_count)
+        return self._encoded()
+
+    def _encoded(self) -> bytes:
+        parts: list[bytes] = []
+        for column in self._columns.values():
+            parts += [struct.pack("<Q", len(column)), column.tobytes()]
+        return b"".join([*parts, self._texts.encoded()])
+
+    def _take(self, op: Op) -> None:
+        columns, texts, descs = self._columns, self._texts, self._descs
+        originals = op.original_names or ()
+        for name, value in (
+            ("name", texts(op.name)),
+            ("type", texts(op.type)),
+            ("id", _number(op.id)),
+            ("stream", _number(op.stream_id)),
+            ("kernel", texts(op.kernel_name)),
+            ("kernel_lib", texts(op.kernel_lib)),
+            ("l1_group", texts.or_none(op.l1_fusion_group)),
+            ("is_multiop", int(op.is_multiop)),
+            ("parent", _number(op.parent_index)),
+            ("offset", op.attrs.offset if isinstance(op.attrs, LazyAttrs) else -1),
+            ("inputs", len(op.inputs)),
+            ("controls", len(op.control_inputs)),
+            ("input_descs", len(op.input_descs)),
+            ("output_descs", len(op.output_descs)),
+            ("passes", len(op.pass_names)),
+            ("originals", -1 if op.original_names is None else len(originals)),
+            ("subgraphs", len(op.subgraph_names)),
+        ):
+            columns[name].append(value)
+        columns["input_producer"].extend(-1 if edge is None else texts(edge.producer) for edge in op.inputs)
+        columns["input_index"].extend(0 if edge is None else edge.index for edge in op.inputs)
+        columns["control"].extend(map(texts, op.control_inputs))
+        columns["input_desc"].extend(descs.setdefault(desc, len(descs)) for desc in op.input_descs)
+        columns["output_desc"].extend(descs.setdefault(desc, len(descs)) for desc in op.output_descs)
+        columns["pass"].extend(map(texts, op.pass_names))
+        columns["original"].extend(map(texts, originals))
+        columns["subgraph"].extend(map(texts, op.subgraph_names))
+
+    def _take_desc(self, desc: TensorDesc) -> None:
+        columns, texts = self._columns, self._texts
+        for name, value in (
+            ("dtype", texts(desc.dtype)),
+            ("layout", texts(desc.layout)),
+            ("dims", len(desc.shape)),
+            ("origin_layout", texts.or_none(desc.origin_layout)),
+            ("origin_dims", -1 if desc.origin_shape is None else len(desc.origin_shape)),
+            ("dump_name", texts.or_none(desc.dump_origin_name)),
+            ("dump_index", _number(desc.dump_origin_index)),
+            ("dump_layout", texts.or_none(desc.dump_origin_layout)),
+        ):
+            columns[name].append(value)
+        columns["dim"].extend(desc.shape)
+        columns["origin_dim"].extend(desc.origin_shape or ())
 
 
 def _text_of_attrs(attrs: Mapping[str, Any]) -> str | None:
@@ -278,54 +357,6 @@ def _is_node(value: object) -> bool:
     return all(max(item, default="") <= "\xff" if isinstance(item, str) else _is_node(item) for item in items)
 
 
-def _encode_op(op: Op, columns: dict[str, list[int]], texts: _Texts, descs: dict[TensorDesc, int]) -> None:
-    originals = op.original_names or ()
-    for name, value in (
-        ("name", texts(op.name)),
-        ("type", texts(op.type)),
-        ("id", _number(op.id)),
-        ("stream", _number(op.stream_id)),
-        ("kernel", texts(op.kernel_name)),
-        ("kernel_lib", texts(op.kernel_lib)),
-        ("l1_group", texts.or_none(op.l1_fusion_group)),
-        ("is_multiop", int(op.is_multiop)),
-        ("parent", _number(op.parent_index)),
-        ("offset", op.attrs.offset if isinstance(op.attrs, LazyAttrs) else -1),
-        ("inputs", len(op.inputs)),
-        ("controls", len(op.control_inputs)),
-        ("input_descs", len(op.input_descs)),
-        ("output_descs", len(op.output_descs)),
-        ("passes", len(op.pass_names)),
-        ("originals", -1 if op.original_names is None else len(originals)),
-        ("subgraphs", len(op.subgraph_names)),
-    ):
-        columns[name].append(value)
-    columns["input_producer"] += [-1 if edge is None else texts(edge.producer) for edge in op.inputs]
-    columns["input_index"] += [0 if edge is None else edge.index for edge in op.inputs]
-    columns["control"] += map(texts, op.control_inputs)
-    columns["input_desc"] += [descs.setdefault(desc, len(descs)) for desc in op.input_descs]
-    columns["output_desc"] += [descs.setdefault(desc, len(descs)) for desc in op.output_descs]
-    columns["pass"] += map(texts, op.pass_names)
-    columns["original"] += map(texts, originals)
-    columns["subgraph"] += map(texts, op.subgraph_names)
-
-
-def _encode_desc(desc: TensorDesc, columns: dict[str, list[int]], texts: _Texts) -> None:
-    for name, value in (
-        ("dtype", texts(desc.dtype)),
-        ("layout", texts(desc.layout)),
-        ("dims", len(desc.shape)),
-        ("origin_layout", texts.or_none(desc.origin_layout)),
-        ("origin_dims", -1 if desc.origin_shape is None else len(desc.origin_shape)),
-        ("dump_name", texts.or_none(desc.dump_origin_name)),
-        ("dump_index", _number(desc.dump_origin_index)),
-        ("dump_layout", texts.or_none(desc.dump_origin_layout)),
-    ):
-        columns[name].append(value)
-    columns["dim"] += desc.shape
-    columns["origin_dim"] += desc.origin_shape or ()
-
-
 def _number(value: int | None) -> int:
     if value == _NONE:
         raise OverflowError(f"{value} stands for no number")
@@ -336,16 +367,14 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
     """The skim, and the graphs where the file has them. Everything is checked before anything is made of it."""
     columns, texts = _columns_of(payload)
     _check(columns, len(texts), signature[0])
-    skim = GraphSkim(
-        path=path,
-        size=signature[0],
-        graph_names=tuple(texts[at] for at in columns["skim_names"]),
-        data_source_types=tuple(texts[at] for at in columns["skim_sources"]),
-        op_count=columns["skim_count"][0],
-    )
-    if len(columns["is_whole"]) and not len(columns["graph_name"]):
-        raise OddCacheError("a graph file without graphs")
-    if not len(columns["is_whole"]):
+    if len(columns["skim_count"]):
+        skim = GraphSkim(
+            path=path,
+            size=signature[0],
+            graph_names=tuple(texts[at] for at in columns["skim_names"]),
+            data_source_types=tuple(texts[at] for at in columns["skim_sources"]),
+            op_count=columns["skim_count"][0],
+        )
         return skim, None
     with paused_gc():
         source = AttrSource(path, signature)
@@ -360,7 +389,8 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
                 zip(columns["graph_name"], pairwise(_starts(columns["graph_ops"])), columns["graph_attrs"], strict=True)
             )
         )
-    return skim, GraphFile(path=path, graphs=graphs, notes=tuple(_note(texts[at]) for at in columns["notes"]))
+    file = GraphFile(path=path, graphs=graphs, notes=tuple(_note(texts[at]) for at in columns["notes"]))
+    return _skim_of(file, signature), file
 
 
 def _note(text: str) -> Message:
@@ -370,7 +400,7 @@ def _note(text: str) -> Message:
         raise OddCacheError("a note that is no message") from error
 
 
-def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
+def _columns_of(payload: bytes) -> tuple[_ReadColumns, list[str]]:
     columns: dict[str, memoryview[int]] = {}
     position = 0
 
@@ -397,7 +427,7 @@ def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
     return columns, [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
-def _check(columns: _Columns, text_count: int, size: int) -> None:
+def _check(columns: _ReadColumns, text_count: int, size: int) -> None:
     """Raise OddCacheError unless all numbers point to something."""
 
     def within(name: str, low: int, end: int) -> None:
@@ -423,8 +453,10 @@ def _check(columns: _Columns, text_count: int, size: int) -> None:
     within("is_multiop", 0, 2)
     within("offset", -1, size)
     within("skim_count", 0, 1 << 63)
-    if len(columns["skim_count"]) != 1 or any(_NONE < value < 0 for value in columns["parent"]):
-        raise OddCacheError("skim_count or parent out of range")
+    if any(_NONE < value < 0 for value in columns["parent"]):
+        raise OddCacheError("parent out of range")
+    if len(columns["skim_count"]) > 1 or not len(columns["skim_count"]) + len(columns["graph_name"]):
+        raise OddCacheError("neither of a graph file nor of a skim")
 
 
 #: Fields that are lists, and their columns: how many entries each op has, and the entries of all of them.
@@ -441,7 +473,7 @@ _LISTS = {
 class _CachedOps(OpTable):
     """The ops of a cache file."""
 
-    def __init__(self, columns: _Columns, texts: list[str], source: AttrSource) -> None:
+    def __init__(self, columns: _ReadColumns, texts: list[str], source: AttrSource) -> None:
         super().__init__(len(columns["name"]))
         self._numbers_of = columns
         self._texts = texts

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.files import open_file, signature_of
@@ -26,6 +27,9 @@ from precision_tool.lib.io.ge_graph import (
 from precision_tool.lib.io.stores import Signature, StoredFile
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
+
+T = TypeVar("T")
+Keep: TypeAlias = Callable[[Iterable[Op]], Sequence[Op]]
 
 #: Ops that only the computational graph has: they fetch the data of a training step.
 DATA_SOURCE_TYPES = ("IteratorV2", "Iterator", "GetNext")
@@ -251,6 +255,8 @@ _DESC_PIECE = re.compile(
 )
 _SIMPLE_VALUE = re.compile(r"\s*value \{\s*+(s|i|b): ([^\n]++)\n\s*+\}")
 _PIECE = 1 << 16
+#: The field of a tensor's node that has its lines, and how many tensors and blocks are not made again.
+_LINES, _MOST_KEPT = "", 1 << 12
 #: An attribute of an op as GE writes it, with its key.
 _ATTR_TEXT = re.compile(rb'(?<=\n)    attr \{\n      key: "([^"\\\n]*+)"\n(?:      [^\n]*+\n)*    \}\n')
 
@@ -262,18 +268,18 @@ class _OtherwiseError(Exception):
     """The text is not written as this reader expects: a full parse must read it."""
 
 
-def load_graph_lines(data: bytes, path: str, check: Signature) -> GraphFile | None:
+def load_graph_lines(data: bytes, path: str, check: Signature, keep: Keep = tuple) -> GraphFile | None:
     """The graph of a text that is written line by line; None for all others, which a full parse reads.
 
     It equals what a full parse gives. `check` is the signature that the file has to have when attributes are read
-    from it later (`signature_of`).
+    from it later (`signature_of`). `keep` takes the ops of each graph, and gives what the graph has of them.
     """
     text = lines_of(data)
     if text is None:
         return None
     try:
         with proto_text.paused_gc():
-            graphs = _graphs(text, path, AttrSource(path, check))
+            graphs = _graphs(text, path, AttrSource(path, check), keep)
     except (_OtherwiseError, FormatError):
         return None  # the full parse says what is wrong, if anything
     return GraphFile(path=path, graphs=graphs, notes=proto_text.not_utf8_notes(data))
@@ -294,7 +300,7 @@ def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int,
     return tuple(nodes), spans
 
 
-def _graphs(text: str, path: str, source: AttrSource) -> tuple[Graph, ...]:
+def _graphs(text: str, path: str, source: AttrSource, keep: Keep) -> tuple[Graph, ...]:
     nodes, spans = _apart(text, path)
     builder = _Builder(path)
     # The text starts with a line end that the file does not have, so the block starts at `start` in the file.
@@ -302,12 +308,8 @@ def _graphs(text: str, path: str, source: AttrSource) -> tuple[Graph, ...]:
         builder.lean_op(text, begin, end, LazyAttrs(source, number, start))
         for number, (start, begin, end) in enumerate(spans)
     )
-    return tuple(_graph(node, builder, ops) for node in nodes)
-
-
-def _graph(node: Node, builder: _Builder, ops: Iterator[Op]) -> Graph:
-    bare = _bare(node, builder)
-    return Graph(name=bare.name, ops=tuple(next(ops) for _ in node.get("op", ())), attrs=bare.attrs)
+    bare = [(_bare(node, builder), len(node.get("op", ()))) for node in nodes]
+    return tuple(Graph(name=graph.name, ops=keep(islice(ops, count)), attrs=graph.attrs) for graph, count in bare)
 
 
 def _bare(node: Node, builder: GraphBuilder) -> Graph:
@@ -320,9 +322,8 @@ class _Builder(GraphBuilder):
 
     def __init__(self, path: str) -> None:
         super().__init__(TextScalars(), path)
-        self._nodes: dict[str, Node] = {}
         self._parsed_before: dict[str, Node] = {}
-        self._descs: dict[int, TensorDesc] = {}
+        self._descs: dict[str, TensorDesc] = {}
 
     def lean_op(self, text: str, begin: int, end: int, attrs: Mapping[str, Any]) -> Op:
         """The op whose block is `text[begin:end]`."""
@@ -332,10 +333,7 @@ class _Builder(GraphBuilder):
             if field:
                 node.setdefault(field, []).append(scalar)
             elif desc:
-                cached = self._nodes.get(lines)
-                if cached is None:
-                    cached = self._nodes[lines] = self._desc_node(lines)
-                node.setdefault(desc, []).append(cached)
+                node.setdefault(desc, []).append({_LINES: [lines]})
             elif key:
                 node.setdefault("attr", []).append(self._attr_node(key, value))
             else:
@@ -343,11 +341,12 @@ class _Builder(GraphBuilder):
         return self.op(node, self._text(node, "name"), attrs)
 
     def desc(self, node: Node) -> TensorDesc:
-        """The tensor of a node that `lean_op` made, which is kept."""
-        cached = self._descs.get(id(node))
-        if cached is None:
-            cached = self._descs[id(node)] = super().desc(node)
-        return cached
+        """The tensor whose lines `lean_op` found."""
+        (lines,) = node[_LINES]
+        desc = self._descs.get(lines)
+        if desc is None:
+            desc = _kept(self._descs, lines, super().desc(self._desc_node(lines)))
+        return desc
 
     def _desc_node(self, lines: str) -> Node:
         node: Node = {}
@@ -372,8 +371,16 @@ class _Builder(GraphBuilder):
     def _parsed(self, lines: str) -> Node:
         cached = self._parsed_before.get(lines)
         if cached is None:
-            cached = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1"))
+            cached = _kept(self._parsed_before, lines, proto_text.parse_proto_text(lines.encode("latin-1")))
         return cached
+
+
+def _kept(made: dict[str, T], lines: str, value: T) -> T:
+    """The value that was made of some lines, which is not made again as long as only a few others are."""
+    if len(made) >= _MOST_KEPT:
+        made.clear()
+    made[lines] = value
+    return value
 
 
 # ---- attributes, when somebody asks for them

@@ -298,11 +298,11 @@ def graph_columns(folder: Path) -> list[bytes]:
     path = folder / "cached.txt"
     path.write_bytes(data)
     signature = (len(data), 1, 1, 1, 1)
-    file = load_graph_lines(data, str(path), signature) or load_graph_bytes(data, str(path))
-    known = cache._ReadFile(signature, file, cache._skim_of(file, signature))
-    whole = cache._encode(known)
-    known.file = None
-    return [whole, cache._encode(known)]
+    file = load_graph_bytes(data, str(path))
+    columns = cache._Columns()
+    lines = load_graph_lines(data, str(path), signature, columns.take)
+    assert lines is not None
+    return [columns.of_file(lines), cache._Columns().of_skim(cache._skim_of(file, signature))]
 
 
 # ---- overflow, fusion, switches
