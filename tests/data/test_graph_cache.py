@@ -705,3 +705,17 @@ def test_a_tensor_that_was_forgotten_is_made_again(graph: Path, monkeypatch: pyt
         (f"L{at % 3}", (at % 2,)) for at in range(12)
     ]
     assert same(read, load_graph_file(graph))
+
+
+def test_an_op_of_more_pieces_than_any_has_is_refused(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes many times the memory of its text; as many in several ops are forgotten op by op."""
+    monkeypatch.setattr(ge_graph_lines, "_OP_MEMORY", 100_000)
+    inputs = ['input: "x:0"'] * 100
+    several = [block("op", f'name: "op{at}"', *inputs) for at in range(10)]
+    graph.write_text("\n".join([block("graph", 'name: "main"', *several), ""]))
+    assert len(store(tmp_path).load(str(graph)).ops) == 10
+    graph.write_text("\n".join([block("graph", 'name: "main"', block("op", 'name: "op"', *inputs * 10)), ""]))
+    with pytest.raises(FormatError, match=r"about [0-9.]+ kB of memory .* at most 100\.0 kB"):
+        store(tmp_path).load(str(graph))

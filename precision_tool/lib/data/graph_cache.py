@@ -47,6 +47,8 @@ _VERSION = 4
 _NONE = -(1 << 63)
 #: Characters of the attributes of a graph that a cache file has.
 _MAX_ATTRS = 1 << 20
+#: Tensors that are remembered while a cache file is made.
+_MOST_DESCS = 1 << 14
 _COLUMNS = (
     # of a skim alone
     "skim_names", "skim_sources", "skim_count",
@@ -171,10 +173,8 @@ class GraphStore:
         else:
             data = read_graph_bytes(path)
             with _not_cached(path):
-                columns = _Columns()
-                lines = load_graph_lines(data, path, entry.signature, columns.take)
-                if lines is not None:
-                    payload = columns.of_file(lines)
+                payload = _columns_by_lines(data, path, entry.signature)
+                if payload is not None:
                     _, file = _decode(payload, path, entry.signature)
                     self.cache.write(path, entry.signature, _VERSION, payload)
             if file is None:
@@ -264,8 +264,6 @@ class _Columns:
         for graph in file.graphs:
             columns["graph_name"].append(texts(graph.name))
             columns["graph_attrs"].append(texts.or_none(_text_of_attrs(graph.attrs)))
-        for desc in self._descs:
-            self._take_desc(desc)
         return self._encoded()
 
     def of_skim(self, skim: GraphSkim) -> bytes:
@@ -283,7 +281,7 @@ class _Columns:
         return b"".join([*parts, self._texts.encoded()])
 
     def _take(self, op: Op) -> None:
-        columns, texts, descs = self._columns, self._texts, self._descs
+        columns, texts = self._columns, self._texts
         originals = op.original_names or ()
         for name, value in (
             ("name", texts(op.name)),
@@ -308,14 +306,21 @@ class _Columns:
         columns["input_producer"].extend(-1 if edge is None else texts(edge.producer) for edge in op.inputs)
         columns["input_index"].extend(0 if edge is None else edge.index for edge in op.inputs)
         columns["control"].extend(map(texts, op.control_inputs))
-        columns["input_desc"].extend(descs.setdefault(desc, len(descs)) for desc in op.input_descs)
-        columns["output_desc"].extend(descs.setdefault(desc, len(descs)) for desc in op.output_descs)
+        columns["input_desc"].extend(map(self._desc, op.input_descs))
+        columns["output_desc"].extend(map(self._desc, op.output_descs))
         columns["pass"].extend(map(texts, op.pass_names))
         columns["original"].extend(map(texts, originals))
         columns["subgraph"].extend(map(texts, op.subgraph_names))
 
-    def _take_desc(self, desc: TensorDesc) -> None:
+    def _desc(self, desc: TensorDesc) -> int:
+        """The number of a tensor; one that stands in many places has a few of them."""
+        number = self._descs.get(desc)
+        if number is not None:
+            return number
+        if len(self._descs) >= _MOST_DESCS:
+            self._descs.clear()
         columns, texts = self._columns, self._texts
+        number = self._descs[desc] = len(columns["dtype"])
         for name, value in (
             ("dtype", texts(desc.dtype)),
             ("layout", texts(desc.layout)),
@@ -329,6 +334,14 @@ class _Columns:
             columns[name].append(value)
         columns["dim"].extend(desc.shape)
         columns["origin_dim"].extend(desc.origin_shape or ())
+        return number
+
+
+def _columns_by_lines(data: bytes, path: str, signature: Signature) -> bytes | None:
+    """The contents of a cache file, of a text that is written line by line; None of all others."""
+    columns = _Columns()
+    file = load_graph_lines(data, path, signature, columns.take)
+    return None if file is None else columns.of_file(file)
 
 
 def _text_of_attrs(attrs: Mapping[str, Any]) -> str | None:

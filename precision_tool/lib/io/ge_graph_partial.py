@@ -25,6 +25,7 @@ from precision_tool.lib.io.ge_graph import (
     read_graph_bytes,
 )
 from precision_tool.lib.io.stores import Signature, StoredFile
+from precision_tool.lib.io.wire import MEMORY, out_of_proportion
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 
@@ -255,6 +256,9 @@ _DESC_PIECE = re.compile(
 )
 _SIMPLE_VALUE = re.compile(r"\s*value \{\s*+(s|i|b): ([^\n]++)\n\s*+\}")
 _PIECE = 1 << 16
+#: Bytes of memory that an op may take while it is made, and more in a very large text; those of a piece of it, and of
+#: each of its characters.
+_OP_MEMORY, _PIECE_MEMORY, _PIECE_TIMES = MEMORY // 4, 700, 10
 #: The field of a tensor's node that has its lines, and how many tensors and blocks are not made again.
 _LINES, _MOST_KEPT = "", 1 << 12
 #: An attribute of an op as GE writes it, with its key.
@@ -266,6 +270,10 @@ _OP_END = b"\n  }\n"
 
 class _OtherwiseError(Exception):
     """The text is not written as this reader expects: a full parse must read it."""
+
+
+class _TooLargeError(Exception):
+    """An op takes so much memory, and may take so much."""
 
 
 def load_graph_lines(data: bytes, path: str, check: Signature, keep: Keep = tuple) -> GraphFile | None:
@@ -280,6 +288,8 @@ def load_graph_lines(data: bytes, path: str, check: Signature, keep: Keep = tupl
     try:
         with proto_text.paused_gc():
             graphs = _graphs(text, path, AttrSource(path, check), keep)
+    except _TooLargeError as error:
+        raise out_of_proportion(path, len(data), *error.args) from None
     except (_OtherwiseError, FormatError):
         return None  # the full parse says what is wrong, if anything
     return GraphFile(path=path, graphs=graphs, notes=proto_text.not_utf8_notes(data))
@@ -328,7 +338,11 @@ class _Builder(GraphBuilder):
     def lean_op(self, text: str, begin: int, end: int, attrs: Mapping[str, Any]) -> Op:
         """The op whose block is `text[begin:end]`."""
         node: Node = {}
+        memory, most = 0, max(_OP_MEMORY, 2 * len(text))
         for match in _OP_PIECE.finditer(text, begin, end):
+            memory += _PIECE_MEMORY + _PIECE_TIMES * (match.end() - match.start())
+            if memory > most:
+                raise _TooLargeError(memory * (end - begin) / (match.end() - begin), most)
             key, value, desc, lines, field, scalar = match.groups()
             if field:
                 node.setdefault(field, []).append(scalar)

@@ -31,7 +31,6 @@ from precision_tool.lib.data import graph_cache as cache
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.io.ge_graph import load_graph_bytes
 from precision_tool.lib.io.ge_graph_export import export_graph
-from precision_tool.lib.io.ge_graph_partial import load_graph_lines
 from precision_tool.lib.io.opdebug import decode_status, document_text
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.training.acl_json import acl_config
@@ -299,10 +298,9 @@ def graph_columns(folder: Path) -> list[bytes]:
     path.write_bytes(data)
     signature = (len(data), 1, 1, 1, 1)
     file = load_graph_bytes(data, str(path))
-    columns = cache._Columns()
-    lines = load_graph_lines(data, str(path), signature, columns.take)
-    assert lines is not None
-    return [columns.of_file(lines), cache._Columns().of_skim(cache._skim_of(file, signature))]
+    whole = cache._columns_by_lines(data, str(path), signature)
+    assert whole is not None
+    return [whole, cache._Columns().of_skim(cache._skim_of(file, signature))]
 
 
 # ---- overflow, fusion, switches
