@@ -311,6 +311,16 @@ def test_learn_from_a_clean_run(judged: Path, tmp_path: Path) -> None:
     assert of_type(read_profile(str(other / "npu.json")), "Tanh").ops == 4
 
 
+def test_ops_that_cannot_be_judged_are_counted(tmp_path: Path) -> None:
+    clean = write_run(tmp_path / "clean") / "precision_data"
+    for name in ("Tanh.tanh_2.*", "Add.add_2.*"):
+        (dump,) = (path for path in clean.rglob(name) if "npu" in path.parts)
+        dump.write_bytes(dump.read_bytes()[:40])
+    run = tool("profile", "learn", clean, "-o", "npu.json", cwd=tmp_path)
+    assert "2 of 10 ops are not in the profile" in run.text
+    assert of_type(read_profile(str(tmp_path / "npu.json")), "Tanh").ops == 3
+
+
 def test_a_run_with_a_culprit_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, changes=lambda network: network.with_part("tanh_2", wrong=negated))
     run = tool("profile", "learn", "precision_data", "-o", "npu.json", cwd=tmp_path, code=2)

@@ -18,6 +18,7 @@ from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.stored_profile import merge, profiles_at, read_profile, write_profile
+from precision_tool.lib.diagnose.verdict_model import tally
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, UsageError
@@ -100,6 +101,12 @@ def learn_clean(session: Session, args: argparse.Namespace, output: Output) -> D
     if not profiles:
         raise DataNotFoundError.of(str(folder), "cli.profile_nothing")
     session.workspace.notes += other.workspace.notes
+    counts = tally([op for run in judged for op in run.ops])
+    if counts.reasons:
+        reason, _ = counts.reasons[0]
+        session.workspace.notes.append(
+            Message("note.cli.profile_left_out", count=counts.not_recomputed, ops=counts.ops, reason=reason)
+        )
     return replace(merge(profiles), path="")
 
 
