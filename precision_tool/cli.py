@@ -43,7 +43,10 @@ OPTIONS = {
     "--man": "the manual page; in a pipe its source",
     "--version": "the version",
 }
-_EXIT_CODES = "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, 130 stopped"
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 findings (with --fail), 2 wrong use or bad data, 3 internal error, "
+    "130 stopped (143 by SIGTERM, 129 by SIGHUP)"
+)
 _WIDTH = 79
 #: Seconds within which one more Ctrl+C is the same wish, and after which a signal that was lost comes again.
 _SAME_WISH, _AGAIN = 0.5, 0.01
