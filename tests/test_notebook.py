@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,12 @@ def test_the_outputs_of_the_notebook_are_up_to_date(executed: Any) -> None:
     )
     assert all(cells for cells in now[1:])
     for outputs, before in zip(now, then, strict=True):
-        assert [text_of(output) for output in outputs] == [text_of(output) for output in before]
+        assert texts_of(outputs) == texts_of(before)
+
+
+def texts_of(outputs: Sequence[Any]) -> list[str]:
+    """The texts of a cell's outputs; what comes out of a stream may come in pieces."""
+    return ["".join(map(text_of, group)) for _, group in groupby(outputs, lambda one: one.get("name", id(one)))]
 
 
 def text_of(output: Any) -> str:

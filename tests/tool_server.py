@@ -5,11 +5,13 @@
 It loads the modules and says so through the socket DESCRIPTOR. A request comes through it with the files that are
 standard output and error. This process forks; the child becomes `python -m precision_tool`, or `python SCRIPT` where
 the request names one, with the request's arguments, folder and environment, and ends as such. The answers are its
-process id, then its exit code. See `command_line.tool` and `msprobe_python.run_torch`.
+process id, then its exit code. See `command_line.tool`, `msprobe_python.run_torch` and `training_side.run_script`;
+TensorFlow 1.15 has Python 3.7.
 """
 
 from __future__ import annotations
 
+import array
 import gc
 import importlib
 import json
@@ -36,7 +38,7 @@ def main() -> None:
 
 def answer(server: socket.socket) -> bool:
     """Answers the next request; false when there will be none."""
-    request, descriptors, _, _ = socket.recv_fds(server, LONGEST, 2)
+    request, descriptors = receive(server)
     if not request:
         return False
     pid = os.fork()
@@ -52,8 +54,18 @@ def answer(server: socket.socket) -> bool:
         os.close(descriptor)
     server.send(str(pid).encode())
     _, status = os.waitpid(pid, 0)
-    server.send(str(os.waitstatus_to_exitcode(status)).encode())
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+    server.send(str(code).encode())
     return True
+
+
+def receive(server: socket.socket) -> tuple[bytes, list[int]]:
+    """A request, and the files that came with it: `socket.recv_fds` is newer than Python 3.7."""
+    descriptors = array.array("i")
+    request, extra, _, _ = server.recvmsg(LONGEST, socket.CMSG_LEN(2 * descriptors.itemsize))
+    for _, _, data in extra:
+        descriptors.frombytes(data)
+    return request, list(descriptors)
 
 
 def become(request: bytes, out: int, err: int) -> str:
@@ -67,7 +79,9 @@ def become(request: bytes, out: int, err: int) -> str:
     os.environ.update(asked["env"])
     script: str = asked["script"]
     sys.argv[1:] = asked["arguments"]
-    sys.path[0] = os.path.dirname(script) or os.getcwd()  # as -m has it
+    del sys.path[0]
+    added = [path for path in asked["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.path[:0] = [os.path.dirname(script) or os.getcwd(), *added]  # as -m has it
     return script
 
 

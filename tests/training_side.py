@@ -9,10 +9,12 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ToolServer
 
 from precision_tool.lib.data.settings import SETTING_NAMES
 from precision_tool.lib.training import passport
@@ -55,6 +57,19 @@ def tensorflow_python(version: str) -> str:
     pytest.skip(reason)
 
 
+_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "SHELL": "/bin/sh"}
+
+
+def _of_this_process() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+
+
+@cache
+def _tensorflow_server(python: str) -> ToolServer:
+    """A process that has loaded TensorFlow, which takes most of the time of a short script."""
+    return ToolServer(python, ["tensorflow"], _of_this_process() | _ENVIRONMENT | {"PYTHONWARNINGS": "ignore"})
+
+
 def run_script(
     python: str,
     script: str,
@@ -63,27 +78,29 @@ def run_script(
     code: int | None = 0,
     paths: tuple[Path, ...] = (REPO,),
     env: Mapping[str, str] | None = None,
+    forked: bool = True,
 ) -> Ran:
-    """Runs the text of a script in `cwd`, with `paths` on its path and `env` in its environment."""
+    """Runs the text of a script in `cwd`, with `paths` on its path and `env` in its environment.
+
+    It is a process of its own; with TensorFlow forked from one that has loaded it, if it may be `forked`.
+    """
     file = cwd / "script.py"
     file.write_text(textwrap.dedent(script), "utf-8")
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    environment = kept | {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "SHELL": "/bin/sh",
-    }
-    done = subprocess.run(
-        [python, "-W", "ignore", str(file), *arguments],
-        cwd=cwd,
-        env=environment | dict(env or {}),
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
-    ran = Ran(code=done.returncode, out=done.stdout, err=done.stderr)
+    environment = _of_this_process() | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | dict(env or {})
+    if forked and python in map(os.environ.get, TENSORFLOWS.values()):
+        run = _tensorflow_server(python).run(arguments, cwd, environment, script=str(file), seconds=HANG)
+        ran = Ran(code=run.code, out=run.out, err=run.err)
+    else:
+        done = subprocess.run(
+            [python, "-W", "ignore", str(file), *arguments],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+            check=False,
+        )
+        ran = Ran(code=done.returncode, out=done.stdout, err=done.stderr)
     assert code is None or ran.code == code, ran
     return ran
 

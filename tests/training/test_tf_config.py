@@ -272,7 +272,7 @@ except ValueError as error:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.15", "2.15"])
 def test_the_loss_scale_is_printed(tmp_path: Path, version: str) -> None:
-    lines = run_script(tensorflow_python(version), CALLBACK, tmp_path).out.splitlines()
+    lines = run_script(tensorflow_python(version), CALLBACK, tmp_path, forked=False).out.splitlines()
     assert lines == [
         "precision_tool: batch 0: loss scale 65536, last step overflowed",
         "precision_tool: batch 1: loss scale 65536, last step overflowed",
