@@ -684,6 +684,13 @@ def test_several_at_once(tmp_path: Path, graph: Path) -> None:
     assert not wrong
 
 
+def test_an_id_that_stands_for_none_in_a_cache_is_not_cached() -> None:
+    """`write` leaves a graph alone that has numbers which the cache cannot hold."""
+    assert graph_cache._number(None) == graph_cache._NONE
+    with pytest.raises(OverflowError):
+        graph_cache._number(graph_cache._NONE)
+
+
 def test_a_graph_with_a_number_that_a_cache_cannot_hold_is_read_whole(tmp_path: Path, graph: Path) -> None:
     """The number that stands for none, as the id of an op."""
     graph.write_bytes(TEXT.replace("id: 5", f"id: {-(1 << 63)}").encode("latin-1"))

@@ -175,7 +175,7 @@ class GraphStore:
             with _not_cached(path):
                 payload = _columns_by_lines(data, path, entry.signature)
                 if payload is not None:
-                    _, file = _decode(payload, path, entry.signature)
+                    entry.skim, file = _decode(payload, path, entry.signature)
                     self.cache.write(path, entry.signature, _VERSION, payload)
             if file is None:
                 file = load_graph_bytes(data, path)
@@ -184,7 +184,7 @@ class GraphStore:
                     for graph in file.graphs:
                         columns.take(graph.ops)
                     self.cache.write(path, entry.signature, _VERSION, columns.of_file(file))
-        entry.file, entry.skim = file, _skim_of(file, entry.signature)
+        entry.file, entry.skim = file, entry.skim or _skim_of(file, entry.signature)
         return file
 
 
