@@ -23,13 +23,14 @@ from precision_tool.lib.data.msprobe_ops import read_msprobe_graph
 from precision_tool.lib.data.msprobe_tree import DUMP_FILE
 from precision_tool.lib.io.cache import LARGE, CacheFiles, OddCacheError
 from precision_tool.lib.io.files import signature_of
-from precision_tool.lib.io.ge_graph import Attrs, TextScalars, load_graph_bytes, load_graph_file, read_graph_bytes
+from precision_tool.lib.io.ge_graph import Attrs, TextScalars, load_graph_file, read_graph_bytes
 from precision_tool.lib.io.ge_graph_partial import (
     DATA_SOURCE_TYPES,
     AttrSource,
     GraphSkim,
     LazyAttrs,
     load_graph_lines,
+    load_graph_ops,
     skim_graph_file,
     skim_ops,
 )
@@ -173,17 +174,11 @@ class GraphStore:
         else:
             data = read_graph_bytes(path)
             with _not_cached(path):
-                payload = _columns_by_lines(data, path, entry.signature)
-                if payload is not None:
-                    entry.skim, file = _decode(payload, path, entry.signature)
-                    self.cache.write(path, entry.signature, _VERSION, payload)
+                payload = _columns_of_graph(data, path, entry.signature)
+                entry.skim, file = _decode(payload, path, entry.signature)
+                self.cache.write(path, entry.signature, _VERSION, payload)
             if file is None:
-                file = load_graph_bytes(data, path)
-                with _not_cached(path):
-                    columns = _Columns()
-                    for graph in file.graphs:
-                        columns.take(graph.ops)
-                    self.cache.write(path, entry.signature, _VERSION, columns.of_file(file))
+                file = load_graph_ops(data, path, entry.signature)
         entry.file, entry.skim = file, entry.skim or _skim_of(file, entry.signature)
         return file
 
@@ -337,11 +332,14 @@ class _Columns:
         return number
 
 
-def _columns_by_lines(data: bytes, path: str, signature: Signature) -> bytes | None:
-    """The contents of a cache file, of a text that is written line by line; None of all others."""
+def _columns_of_graph(data: bytes, path: str, signature: Signature) -> bytes:
+    """The contents of a cache file."""
     columns = _Columns()
     file = load_graph_lines(data, path, signature, columns.take)
-    return None if file is None else columns.of_file(file)
+    if file is None:
+        columns = _Columns()  # without what was taken of the lines
+        file = load_graph_ops(data, path, signature, columns.take)
+    return columns.of_file(file)
 
 
 def _text_of_attrs(attrs: Mapping[str, Any]) -> str | None:

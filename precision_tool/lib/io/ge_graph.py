@@ -1,70 +1,29 @@
-"""GE graphs as `atc --mode=5` writes them in JSON, brought into the shape of the text parser's tree.
+"""GE graphs: the tree of a file, whichever of its formats it has, and the model that is made of it.
 
-Every field becomes a list of values and an emptied message (`null`) an empty dict; a field with an empty list is as
-one that is not there, as in protobuf. So one builder serves both. What differs is how scalars are written;
-`JsonScalars` knows that.
+In the tree every field is a list of values, and every message a dict. What differs between the formats is how scalars
+are written.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.ge_json import JSON_COSTS, cost_of, parse_graph_json
 from precision_tool.lib.io.om_file import MAGIC, model_bytes, parse_om
-from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
+from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, unescape
 from precision_tool.lib.io.wire import MEMORY, out_of_proportion
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: A number in a string; Python's own `int` and `float` take digits of all scripts, underscores and spaces.
 _NUMBER = re.compile(r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE)
-
-
-def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tuple[Message, ...]]:
-    """The tree of a JSON text and notes about the file; values are dicts like the root or JSON scalars.
-
-    Raises `FormatError` with line and byte offset when it is cut off or malformed, or is no JSON object.
-    """
-    refuse_nul_bytes(data, source)
-    notes = not_utf8_notes(data)
-    text = data.decode("utf-8-sig", "surrogateescape")
-    if notes:
-        # A byte that is not UTF-8 is shown as \xNN, which is also the C escape that bytes fields hold.
-        text = _LONE_SURROGATE.sub(lambda match: rf"\\x{ord(match[0]) - 0xDC00:02x}", text)
-    try:
-        with paused_gc():
-            root = json.loads(text, object_hook=_as_fields, strict=False)
-    except json.JSONDecodeError as error:
-        offset = len(text[: error.pos].encode("utf-8", "surrogatepass"))
-        cut_off = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
-        raise FormatError.of(
-            source, "io.graph.json", offset=offset, row=error.lineno, reason=error.msg, cut_off=cut_off
-        ) from None
-    except ValueError:  # Python converts no number of more than some thousand digits
-        raise FormatError.of(source, "io.graph.long_number") from None
-    except RecursionError:
-        raise FormatError.of(source, "io.graph.deep_json") from None
-    if not isinstance(root, dict):
-        raise FormatError.of(source, "io.graph.not_object", type=type(root).__name__)
-    return root, notes
-
-
-def _as_fields(fields: dict[str, Any]) -> dict[str, list[Any]]:
-    return {
-        key: [{} if item is None else item for item in value]
-        if type(value) is list
-        else [{} if value is None else value]
-        for key, value in fields.items()
-        if value != []
-    }
 
 
 class JsonScalars:
@@ -155,6 +114,8 @@ def _shown(value: Any) -> str | Message:
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
 MAX_FILE_SIZE = 1 << 30
 Node: TypeAlias = dict[str, list[Any]]
+#: Takes the ops of a graph, and gives what the graph has of them.
+Keep: TypeAlias = Callable[[Iterable[Op]], Sequence[Op]]
 
 
 class TextScalars:
@@ -211,20 +172,21 @@ def read_graph_bytes(path: str) -> bytes:
 #: Bytes that what a character begins takes in memory, in text and in JSON, and how many times the size of a file these
 #: may be: real graphs come to 10 times in text and, written in lines, 8 in JSON.
 _TEXT_COSTS, _MAX_TEXT_TIMES = {b"{": 400, b"<": 400, b":": 120, b",": 60}, 16
-_JSON_COSTS, _MAX_JSON_TIMES = {b"{": 300, b"[": 80, b":": 200, b",": 40}, 18
+#: Of JSON, where a list of scalars takes less memory than time.
+_JSON_COSTS, _MAX_JSON_TIMES = JSON_COSTS | {b",": 100}, 18
 
 
 def refuse_out_of_proportion(data: bytes, path: str) -> None:
     """Raise FormatError for a text whose tree would be too large, beyond what graphs of its size have.
 
-    It counts quickly what makes the tree; in strings these characters are rare.
+    The seconds of JSON and of an offline model grow with it too, though their ops are parsed one by one.
     """
     if data.startswith(MAGIC):  # whose reader counts what it reads
         return
     costs, times = (_JSON_COSTS, _MAX_JSON_TIMES) if is_json(data) else (_TEXT_COSTS, _MAX_TEXT_TIMES)
     limit = max(MEMORY, times * len(data))
     if len(data) * max(costs.values()) > limit:
-        needed = sum(cost * data.count(character) for character, cost in costs.items())
+        needed = cost_of(data, costs)
         if needed > limit:
             raise out_of_proportion(path, len(data), needed, limit)
 
@@ -449,23 +411,39 @@ class GraphBuilder:
         self._scalars = scalars
         self._path = path
 
-    def graph(self, node: Node) -> Graph:
+    def graph(
+        self, node: Node, keep: Keep = tuple, attrs_of_op: Callable[[], Mapping[str, Any]] | None = None
+    ) -> Graph:
+        """The graph of a GraphDef.
+
+        `keep` takes the ops one by one, and gives what the graph has of them; `attrs_of_op` gives the attributes of
+        the next op where it is not to have those of its block.
+        """
         where = Message("error.io.graph.in_graph", graph="", number=None, op="")
-        ops: list[Op] = []
         try:
             name = self._text(node, "name")
             where = Message("error.io.graph.in_graph", graph=shown(name), number=None, op="")
             attrs = Attrs(attr_nodes(node, self._scalars), self._scalars)
-            for op_node in _messages(node, "op"):
-                where = Message("error.io.graph.in_graph", graph=shown(name), number=len(ops), op="")
-                op_name = self._text(op_node, "name")
-                where = Message("error.io.graph.in_graph", graph=shown(name), number=None, op=shown(op_name))
-                ops.append(self.op(op_node, op_name))
         except FormatError as error:
-            raise FormatError.of(
-                self._path, "io.graph.within", where=where, reason=error.reason_message, next=error.hint_message
-            ) from None
-        return Graph(name=name, ops=tuple(ops), attrs=attrs)
+            raise self._within(where, error) from None
+        return Graph(name=name, ops=keep(self._ops(node, shown(name), attrs_of_op)), attrs=attrs)
+
+    def _ops(self, node: Node, graph: str, attrs_of_op: Callable[[], Mapping[str, Any]] | None) -> Iterator[Op]:
+        where = Message("error.io.graph.in_graph", graph=graph, number=0, op="")
+        try:
+            for number, op_node in enumerate(_messages(node, "op"), start=1):
+                name = self._text(op_node, "name")
+                where = Message("error.io.graph.in_graph", graph=graph, number=None, op=shown(name))
+                op = self.op(op_node, name, attrs_of_op and attrs_of_op())
+                where = Message("error.io.graph.in_graph", graph=graph, number=number, op="")
+                yield op
+        except FormatError as error:
+            raise self._within(where, error) from None
+
+    def _within(self, where: Message, error: FormatError) -> FormatError:
+        return FormatError.of(
+            self._path, "io.graph.within", where=where, reason=error.reason_message, next=error.hint_message
+        )
 
     def skim(self, node: Node) -> tuple[str, list[str]]:
         """Name of a graph and the types of its ops."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import PurePath
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,7 +16,9 @@ from precision_tool.lib.io.files import open_file, signature_of
 from precision_tool.lib.io.ge_graph import (
     Attrs,
     GraphBuilder,
+    Keep,
     Node,
+    Scalars,
     TextScalars,
     attr_nodes,
     graph_nodes,
@@ -30,7 +32,6 @@ from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 
 T = TypeVar("T")
-Keep: TypeAlias = Callable[[Iterable[Op]], Sequence[Op]]
 
 #: Ops that only the computational graph has: they fetch the data of a training step.
 DATA_SOURCE_TYPES = ("IteratorV2", "Iterator", "GetNext")
@@ -295,6 +296,18 @@ def load_graph_lines(data: bytes, path: str, check: Signature, keep: Keep = tupl
     return GraphFile(path=path, graphs=graphs, notes=proto_text.not_utf8_notes(data))
 
 
+def load_graph_ops(data: bytes, path: str, check: Signature, keep: Keep = tuple) -> GraphFile:
+    """The graph of a file of any format; like `load_graph_lines`, but for the time and the memory that it takes."""
+    root, notes, scalars = graph_tree(data, path)
+    source, numbers = AttrSource(path, check), count()
+    builder = GraphBuilder(scalars, path)
+    with proto_text.paused_gc():
+        graphs = tuple(
+            builder.graph(node, keep, lambda: LazyAttrs(source, next(numbers))) for node in graph_nodes(root, path)
+        )
+    return GraphFile(path=path, graphs=graphs, notes=notes)
+
+
 def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int, int]]]:
     """The graphs of a text with empty ops, and where the ops' blocks start, and their contents start and end."""
     spans = [(match.start(), *match.span(1)) for match in _OP_BLOCK.finditer(text)]
@@ -406,13 +419,21 @@ class AttrSource:
     def __init__(self, path: str, check: Signature) -> None:
         self._path = posixpath.abspath(path)
         self._check = check
-        self._whole: GraphFile | None = None
+        self._read_tree: tuple[Sequence[Node], Scalars] | None = None
         #: What was read last, and where it starts: most ops are asked for in their order.
         self._read: tuple[int, bytes] = (0, b"")
 
     def of_op(self, number: int, offset: int) -> Mapping[str, Any]:
         """The attributes of an op by its number in the file, or by where its block starts, -1 if that is not known."""
-        return self._load().ops[number].attrs if offset < 0 else self._of_op_at(offset)
+        if offset >= 0:
+            return self._of_op_at(offset)
+        nodes, scalars = self._tree()
+        for node in nodes:
+            ops: Sequence[Any] = node.get("op", ())
+            if number < len(ops):
+                return Attrs(attr_nodes(ops[number], scalars), scalars)
+            number -= len(ops)
+        raise FormatError.of(self._path, "io.changed")
 
     def _of_op_at(self, offset: int) -> Mapping[str, Any]:
         self._check_file()
@@ -445,19 +466,22 @@ class AttrSource:
 
     def of_graph(self, number: int) -> Mapping[str, Any]:
         """The attributes of a graph by its number in the file, whose ops are skipped where that can be done."""
-        if self._whole is None:
+        if self._read_tree is None:
             self._check_file()
             text = lines_of(read_graph_bytes(self._path))
             if text is not None:
                 with suppress(_OtherwiseError, FormatError), proto_text.paused_gc():
                     return _bare(_apart(text, self._path)[0][number], _Builder(self._path)).attrs
-        return self._load().graphs[number].attrs
+        nodes, scalars = self._tree()
+        return Attrs(attr_nodes(nodes[number], scalars), scalars)
 
-    def _load(self) -> GraphFile:
-        if self._whole is None:
+    def _tree(self) -> tuple[Sequence[Node], Scalars]:
+        """The graphs of the file as they stand in it."""
+        if self._read_tree is None:
             self._check_file()
-            self._whole = load_graph_file(self._path)
-        return self._whole
+            root, _, scalars = graph_tree(read_graph_bytes(self._path), self._path)
+            self._read_tree = graph_nodes(root, self._path), scalars
+        return self._read_tree
 
     def _check_file(self) -> None:
         if signature_of(self._path) != self._check:

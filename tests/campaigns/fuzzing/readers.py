@@ -68,7 +68,7 @@ from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
 from precision_tool.lib.io.torch_file import read_torch
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages import render as render_message
-from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import PrecisionToolError, escaped
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.msprobe import UnreadCall
 from precision_tool.lib.model.tensor import Tensor
@@ -367,7 +367,7 @@ def _bisection(path: str) -> Reasons:
 def _path_in(state: str) -> str:
     """The switch file that a state names: a path may be long, and is escaped where it is shown."""
     with suppress(ValueError, RecursionError, KeyError, TypeError):
-        return str(json.loads(Path(state).read_bytes())["file"]) or "?"
+        return escaped(str(json.loads(Path(state).read_bytes())["file"])) or "?"
     return "?"
 
 

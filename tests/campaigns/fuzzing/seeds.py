@@ -298,8 +298,7 @@ def graph_columns(folder: Path) -> list[bytes]:
     path.write_bytes(data)
     signature = (len(data), 1, 1, 1, 1)
     file = load_graph_bytes(data, str(path))
-    whole = cache._columns_by_lines(data, str(path), signature)
-    assert whole is not None
+    whole = cache._columns_of_graph(data, str(path), signature)
     return [whole, cache._Columns().of_skim(cache._skim_of(file, signature))]
 
 
