@@ -104,8 +104,8 @@ def test_the_json_is_of_the_first_model(tmp_path: Path) -> None:
     alone = write_om(tmp_path / "alone.om", texts[0])
     pieces, notes = export_graph(str(path))
     assert "".join(pieces) == "".join(export_graph(str(alone))[0])
-    assert notes == (Message("note.io.om_first", count=2),)
-    assert export_graph(str(alone))[1] == ()
+    assert notes() == (Message("note.io.om_first", count=2),)
+    assert export_graph(str(alone))[1]() == ()
 
 
 @pytest.mark.parametrize("count", [3, 200])
@@ -208,18 +208,29 @@ def test_weights_are_not_read(tmp_path: Path) -> None:
     assert len(load_graph_file(path).ops) == 5
 
 
-@pytest.mark.parametrize("piece", [b"\x32\x00", b"\x32\x08\x8a\x02\x05\x1a\x03\x0a\x01\x01"], ids=["ops", "dims"])
+_DIMS = b"\x8a\x02\x05\x1a\x03\x0a\x01\x01"
+
+
+@pytest.mark.parametrize(
+    ("piece", "limit", "value"),
+    [
+        (b"\x32\x00", "MAX_GRAPH_OPS", 100),
+        (b"\x32\x08" + _DIMS, "MAX_GRAPH_FIELDS", 100),
+        (b"\x32\x28" + 5 * _DIMS, "_MOST_FIELDS", 14),
+    ],
+    ids=["ops", "dims", "an op"],
+)
 def test_a_model_out_of_proportion_is_refused_with_what_it_needs(
-    tmp_path: Path, piece: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, piece: bytes, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(om_file, "MAX_GRAPH_FIELDS", 100)
-    usual = small_tree(tmp_path / "data", faulty_chain()).graph.read_text("ascii")
-    assert len(load_graph_file(write_om(tmp_path / "usual.om", usual)).ops) == 5
-    graph = piece * 1000
+    graph = piece * 400
     length = len(graph)
-    (tmp_path / "net.om").write_bytes(om_bytes(b"\x3a" + bytes((length & 127 | 128, length >> 7)) + graph))
+    path = tmp_path / "net.om"
+    path.write_bytes(om_bytes(b"\x3a" + bytes((length & 127 | 128, length >> 7 & 127 | 128, length >> 14)) + graph))
+    assert len(load_graph_file(path).ops) == 400
+    monkeypatch.setattr(om_file, limit, value)
     with pytest.raises(FormatError) as caught:
-        load_graph_file(tmp_path / "net.om")
+        load_graph_file(path)
     assert caught.value.kind == "io.om.part"
     reason: Any = caught.value.fields["reason"]
     assert reason.kind == "error.io.out_of_proportion.text"

@@ -36,8 +36,6 @@ def _options(parser: Parser, session: Session) -> None:
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     pieces, notes = export_graph(args.graph)
-    place = shown_path(args.graph)
-    session.workspace.notes += [Message("error.place", where=place, reason=note) for note in notes]
     path = args.out
     if path is None:
         stem = posixpath.splitext(posixpath.basename(args.graph))[0]
@@ -49,6 +47,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     _check_target(session, path)
     with atomic_text(path) as file:
         file.writelines(pieces)
+    place = shown_path(args.graph)
+    session.workspace.notes += [Message("error.place", where=place, reason=note) for note in notes()]
     tell_notes(session, output)
     output.print_line(text("screen.cli.size", path=shown_path(path), size=size_of(path)))
     return DONE

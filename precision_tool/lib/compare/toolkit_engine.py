@@ -169,12 +169,13 @@ def graph_json(
     if is_json(read_graph_bytes(path)):
         return path, ()
     out = tools.cached_json(path, "graph2json", __version__)
-    notes: tuple[Message, ...] = ()
-    if not is_file(out):
-        pieces, notes = export_graph(path)
-        with atomic_text(out) as text:
-            text.writelines(pieces)
-    return out, (Message("note.compare.no_atc"), *notes)
+    no_atc = Message("note.compare.no_atc")
+    if is_file(out):
+        return out, (no_atc,)
+    pieces, notes = export_graph(path)
+    with atomic_text(out) as text:
+        text.writelines(pieces)
+    return out, (no_atc, *notes())
 
 
 def msaccucmp_options(options: CompareOptions) -> list[str]:

@@ -15,7 +15,7 @@ from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.ge_json import JSON_COSTS, cost_of, parse_graph_json
-from precision_tool.lib.io.om_file import MAGIC, model_bytes, parse_om
+from precision_tool.lib.io.om_file import MAGIC, Notes, model_bytes, parse_om
 from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, unescape
 from precision_tool.lib.io.wire import MEMORY, out_of_proportion
 from precision_tool.lib.messages import Message
@@ -191,8 +191,8 @@ def refuse_out_of_proportion(data: bytes, path: str) -> None:
             raise out_of_proportion(path, len(data), needed, limit)
 
 
-def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[Node, tuple[Message, ...], Scalars]:
-    """The tree of a graph file's contents, notes about it, and how its scalars are read.
+def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[Node, Notes, Scalars]:
+    """The tree of a graph file's contents, notes about what was read of it, and how its scalars are read.
 
     Parsed by what the content looks like: no text format starts with a brace, all JSON objects do. Of an offline model
     with several models `first_model` takes the first alone.
@@ -201,9 +201,8 @@ def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[No
         root, notes = parse_om(data, path, first=first_model)
         return root, notes, WireScalars()
     if is_json(data):
-        root, notes = parse_graph_json(data, path)
-        return root, notes, JsonScalars()
-    return proto_text.parse_proto_text(data, path), not_utf8_notes(data), TextScalars()
+        return parse_graph_json(data, path), lambda: not_utf8_notes(data), JsonScalars()
+    return proto_text.parse_proto_text(data, path), lambda: not_utf8_notes(data), TextScalars()
 
 
 def is_json(data: bytes) -> bool:
@@ -441,6 +440,8 @@ class GraphBuilder:
             raise self._within(where, error) from None
 
     def _within(self, where: Message, error: FormatError) -> FormatError:
+        if error.path is not None:  # it says where it is by itself
+            return error
         return FormatError.of(
             self._path, "io.graph.within", where=where, reason=error.reason_message, next=error.hint_message
         )
@@ -563,4 +564,4 @@ def load_graph_bytes(data: bytes, path: str) -> GraphFile:
     root, notes, scalars = graph_tree(data, path)
     with proto_text.paused_gc():
         graphs = tuple(GraphBuilder(scalars, path).graph(node) for node in graph_nodes(root, path))
-    return GraphFile(path=path, graphs=graphs, notes=notes)
+    return GraphFile(path=path, graphs=graphs, notes=notes())

@@ -25,7 +25,7 @@ from precision_tool.lib.io.ge_graph import (
     read_graph_bytes,
 )
 from precision_tool.lib.io.ge_graph_partial import lines_of
-from precision_tool.lib.io.om_file import ENUMS, MESSAGES
+from precision_tool.lib.io.om_file import ENUMS, MESSAGES, Notes
 from precision_tool.lib.io.proto_messages import Field
 from precision_tool.lib.io.proto_text import WORD, any_number_of, escape, not_utf8_notes
 from precision_tool.lib.messages import Message
@@ -51,7 +51,7 @@ _NOT_ZERO = re.compile(rf': ("(?!")[^"\\\n]*+{_MORE}"|[1-9][0-9]*+)(?=\n|\Z)')
 _SLOT = "\0"
 
 
-def export_graph(path: str) -> tuple[Iterator[str], tuple[Message, ...]]:
+def export_graph(path: str) -> tuple[Iterator[str], Notes]:
     """The vendor's JSON of a graph file, text or offline model, in pieces, and notes on the file.
 
     Text as GE writes it is read op by op. Of an offline model of several models the first, as atc writes it.
@@ -65,8 +65,8 @@ def export_graph(path: str) -> tuple[Iterator[str], tuple[Message, ...]]:
     -------
     pieces : iterator of str
         The JSON, laid out as the vendor's; making them raises FormatError for a value that is none of its field.
-    notes : tuple of Message
-        What is to be known of the file.
+    notes : callable
+        Gives what is to be known of the file when it was read.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def export_graph(path: str) -> tuple[Iterator[str], tuple[Message, ...]]:
     if text is None:
         root, notes, scalars = graph_tree(data, path, first_model=True)
     else:
-        root, notes, scalars = _opened(_Block(text, 0, len(text), 0)), not_utf8_notes(data), TextScalars()
+        root, notes, scalars = _opened(_Block(text, 0, len(text), 0)), lambda: not_utf8_notes(data), TextScalars()
         root["graph"] = [_opened(node) if isinstance(node, _Block) else node for node in root["graph"]]
     graph_nodes(root, path)  # anything else than a GE graph is refused
     return GraphExport(scalars, path).pieces(root), notes

@@ -305,7 +305,7 @@ def load_graph_ops(data: bytes, path: str, check: Signature, keep: Keep = tuple)
         graphs = tuple(
             builder.graph(node, keep, lambda: LazyAttrs(source, next(numbers))) for node in graph_nodes(root, path)
         )
-    return GraphFile(path=path, graphs=graphs, notes=notes)
+    return GraphFile(path=path, graphs=graphs, notes=notes())
 
 
 def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int, int]]]:

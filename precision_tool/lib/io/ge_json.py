@@ -15,9 +15,8 @@ from json import JSONDecodeError
 from typing import Any
 
 from precision_tool.lib.io.lazy_nodes import LazyNodes
-from precision_tool.lib.io.proto_text import not_utf8_notes, paused_gc, refuse_nul_bytes
-from precision_tool.lib.io.wire import MEMORY, out_of_proportion
-from precision_tool.lib.messages import Message
+from precision_tool.lib.io.proto_text import paused_gc, refuse_nul_bytes
+from precision_tool.lib.io.wire import MAX_GRAPH_OPS, MEMORY, OP_BYTES, out_of_proportion
 from precision_tool.lib.messages.errors import FormatError
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -31,15 +30,15 @@ _PIECE, _SCALAR_PIECE = 1 << 13, 1 << 7
 _LONGEST_TOKEN = 12
 #: Bytes of memory that the tree of a value may take, of what is around the ops, and more in a very large text.
 _VALUE_MEMORY, _FRAME_MEMORY = MEMORY // 4, MEMORY // 2
-#: Bytes of memory that make as many seconds as an op, or another value on its own; as many of them as may be in any
-#: case, and one more for so many bytes: real graphs have one for 300 and more.
-_VALUE_COST, _MOST_VALUES, _VALUE_SHARE = 2000, MEMORY // 2000, 250
+#: Ops and other values on their own may be as many as a graph may have ops, and one more for so many bytes: real graphs
+#: have one for 300 and more.
+_VALUE_SHARE = 250
 #: Bytes that what a character begins takes in memory.
 JSON_COSTS = {b"{": 300, b"[": 80, b":": 200, b",": 40}
 
 
-def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tuple[Message, ...]]:
-    """Return the tree of a JSON text and notes about the file.
+def parse_graph_json(data: bytes, source: str) -> dict[str, list[Any]]:
+    """Return the tree of a JSON text.
 
     Values are dicts like the root or JSON scalars; the ops of its graphs are `LazyNodes`.
 
@@ -72,7 +71,7 @@ def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tu
     for node in (root, *root.get("graph", ())):
         if isinstance(node, dict) and "op" in node:
             node["op"] = text.ops(node["op"])
-    return root, not_utf8_notes(data)
+    return root
 
 
 class _JsonText:
@@ -85,7 +84,7 @@ class _JsonText:
     def __init__(self, data: bytes, source: str) -> None:
         self._data, self._source = data, source
         self._starts, self._ends = array("q"), array("q")
-        self._values, self._most_values = 0, max(_MOST_VALUES, len(data) // _VALUE_SHARE)
+        self._values, self._most_values = 0, max(MAX_GRAPH_OPS, len(data) // _VALUE_SHARE)
 
     def frame(self) -> bytes:
         """Check the text, and return it with the number of an op in place of each.
@@ -177,7 +176,7 @@ class _JsonText:
         """A value, with a character a byte, and where it ends."""
         self._values += 1
         if self._values > self._most_values:
-            needed, limit = self._values * len(self._data) / at * _VALUE_COST, self._most_values * _VALUE_COST
+            needed, limit = self._values * len(self._data) / at * OP_BYTES, self._most_values * OP_BYTES
             raise out_of_proportion(self._source, len(self._data), needed, limit)
         size = _PIECE if self._data[at : at + 1] in (b"{", b"[") else _SCALAR_PIECE
         while True:

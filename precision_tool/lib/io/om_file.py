@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from precision_tool.lib.io.data_types import BY_CODE
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.proto_messages import Schema
+from precision_tool.lib.io.lazy_nodes import LazyNodes
+from precision_tool.lib.io.proto_messages import SPAN, Schema
 from precision_tool.lib.io.stores import StoredFile
-from precision_tool.lib.io.wire import FIELD_SHARE, MAX_GRAPH_FIELDS, WireReader
+from precision_tool.lib.io.wire import (
+    FIELD_BYTES,
+    FIELD_SHARE,
+    MAX_GRAPH_FIELDS,
+    MAX_GRAPH_OPS,
+    MEMORY,
+    OP_BYTES,
+    OP_SHARE,
+    WINDOW,
+    WireReader,
+    out_of_proportion,
+)
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 
@@ -54,6 +67,12 @@ ENUMS: dict[str, dict[int, str]] = {
     "val_type": dict(enumerate(_LIST_TYPES)),
 }
 _SCHEMA = Schema(_LINES, ENUMS, deep="io.om.deep", field="io.om.field")
+#: The same, but of the ops of a model's own graphs it only says where they are.
+_FRAME_LINES = {
+    "ModelDef": _LINES["ModelDef"].replace("*GraphDef", "*ModelGraph"),
+    "ModelGraph": _LINES["GraphDef"].replace("*OpDef", f"*{SPAN}"),
+}
+_FRAME_SCHEMA = Schema(_LINES | _FRAME_LINES, ENUMS, deep="io.om.deep", field="io.om.field")
 #: message → its fields by name.
 MESSAGES = _SCHEMA.messages
 
@@ -73,29 +92,59 @@ _BASE = 127
 _MAX_DIGITS = 8
 
 _Tree = dict[str, list[Any]]
+#: Gives what there is to say of a file, as far as it was read.
+Notes: TypeAlias = Callable[[], tuple[Message, ...]]
 
 
-def restore_attributes(root: _Tree) -> Message | None:
-    """Gives the attributes of a ModelDef's tree their names and texts, and takes the lists out of it.
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """What the numbers in the attributes of a model count in."""
 
-    Return what to say of attributes that could not be restored; None without any.
-    """
+    names: Sequence[bytes]
+    texts: Sequence[bytes]
+    is_text: Sequence[bool]
+
+    def restore(self, tree: _Tree) -> int:
+        """Give the attributes of a tree their names and texts, and return of how many that cannot be done."""
+        return sum(not self._restore(entry) for node in _nodes(tree) for entry in node.get("attr", ()))
+
+    def _restore(self, entry: _Tree) -> bool:
+        key = _key(entry)
+        if not key.startswith(b"\0"):
+            return True
+        number = sum((digit - 1) * _BASE**place for place, digit in enumerate(key[1 : _MAX_DIGITS + 1]))
+        if len(key) - 1 > _MAX_DIGITS or not 0 <= number < min(len(self.names), len(self.is_text)):
+            return False
+        value = _last(entry, "value")
+        if self.is_text[number] and isinstance(value, dict):
+            holder = value if "i" in value else _last(value, "list")
+            if isinstance(holder, dict):
+                numbers = holder.pop("i", [])
+                if not all(isinstance(index, int) and 0 <= index < len(self.texts) for index in numbers):
+                    return False
+                if numbers:
+                    holder["s"] = [self.texts[index] for index in numbers]
+                if "val_type" in holder:
+                    holder["val_type"] = ["VT_LIST_STRING"]
+        entry["key"] = [self.names[number]]
+        return True
+
+
+def _take_lists(root: _Tree) -> tuple[_Lists | None, Message | None]:
+    """Take the lists out of a ModelDef's tree, None without any; with what to say of those of a newer version."""
     lists = {key: value for key, value in _entries(root) if key in (_VERSION, _NAMES, _TEXTS, _IS_TEXT)}
     if not lists:
-        return None
+        return None, None
     root["attr"] = [entry for entry in root["attr"] if _key(entry) not in lists]
     if not root["attr"]:
         del root["attr"]
     version = _last(lists.get(_VERSION), "i")
-    if version is None:  # the lists alone mean nothing, to GE as well
-        return None
-    if version != _KNOWN_VERSION:
-        return Message("note.io.om_version", version=version)
+    if version != _KNOWN_VERSION:  # without one the lists mean nothing, to GE as well
+        return None, None if version is None else Message("note.io.om_version", version=version)
     names, texts, is_text = (
         _listed(lists.get(key), field) for key, field in ((_NAMES, "s"), (_TEXTS, "s"), (_IS_TEXT, "b"))
     )
-    lost = sum(not _restore(entry, names, texts, is_text) for node in _nodes(root) for entry in node.get("attr", ()))
-    return Message("note.io.om_attributes", count=lost) if lost else None
+    return _Lists(names, texts, is_text), None
 
 
 def _nodes(root: _Tree) -> Iterator[_Tree]:
@@ -130,29 +179,6 @@ def _listed(value: _Tree | None, field: str) -> list[Any]:
     return last.get(field, []) if isinstance(last, dict) else []
 
 
-def _restore(entry: _Tree, names: Sequence[bytes], texts: Sequence[bytes], is_text: Sequence[bool]) -> bool:
-    """Gives one entry its name and texts; False where the lists do not have them."""
-    key = _key(entry)
-    if not key.startswith(b"\0"):
-        return True
-    number = sum((digit - 1) * _BASE**place for place, digit in enumerate(key[1 : _MAX_DIGITS + 1]))
-    if len(key) - 1 > _MAX_DIGITS or not 0 <= number < min(len(names), len(is_text)):
-        return False
-    value = _last(entry, "value")
-    if is_text[number] and isinstance(value, dict):
-        holder = value if "i" in value else _last(value, "list")
-        if isinstance(holder, dict):
-            numbers = holder.pop("i", [])
-            if not all(isinstance(index, int) and 0 <= index < len(texts) for index in numbers):
-                return False
-            if numbers:
-                holder["s"] = [texts[index] for index in numbers]
-            if "val_type" in holder:
-                holder["val_type"] = ["VT_LIST_STRING"]
-    entry["key"] = [names[number]]
-    return True
-
-
 # --- Offline models (`.om`): their header, their table of parts, and the graphs in them ---
 
 
@@ -171,6 +197,8 @@ _PARTS = {
 #: Entries of a table: (layout, its size, where the first one stands). Releases before the 64-bit one wrote the latter.
 _TABLES = (("<I4xQQ", 24, 8), ("<III", 12, 4))
 _MAX_PARTS = 1000
+#: Fields of an op, whose memory is that of a whole graph of another format.
+_MOST_FIELDS = MEMORY // 4 // FIELD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,28 +306,97 @@ def _definitions(header: OmHeader, path: str) -> list[Part]:
     return definitions
 
 
-def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[Message, ...]]:
+def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], Notes]:
     """The tree of the models in the first bytes of an `.om`, as far as `model_bytes`, and notes about the file.
 
     With `first` that of the first model alone. Graphs of a later model that have the name of an earlier one get its
-    number: `graph (model 2)`.
+    number: `graph (model 2)`. The notes count what is lost in the ops that were read.
     """
     source = _Bytes(path, data)
     # The parts behind, weights as a rule, are not in `data`.
     header = read_header(source, 1 << 63)
     parts = _definitions(header, path)
-    roots = [_definition(source, part) for part in parts[: 1 if first else None]]
-    restored = [restore_attributes(root) for root in roots]
-    notes = [Message("note.io.om_model", number=number, what=what) for number, what in enumerate(restored, 1) if what]
-    if first and len(parts) > 1:
-        notes.append(Message("note.io.om_first", count=len(parts)))
-    root = roots[0]
-    if len(roots) > 1:
-        notes.insert(0, Message("note.io.om_models", count=len(roots)))
-        _tell_apart(roots)
-        for other in roots[1:]:
-            root.setdefault("graph", []).extend(other.get("graph", []))
-    return root, tuple(notes)
+    models = [_Model(source, part) for part in parts[: 1 if first else None]]
+    root = models[0].root
+    if len(models) > 1:
+        _tell_apart(models)
+        for other in models[1:]:
+            root.setdefault("graph", []).extend(other.graphs)
+
+    def notes() -> Iterator[Message]:
+        if len(models) > 1:
+            yield Message("note.io.om_models", count=len(models))
+        for number, model in enumerate(models, 1):
+            what = model.note()
+            if what is not None:
+                yield Message("note.io.om_model", number=number, what=what)
+        if first and len(parts) > 1:
+            yield Message("note.io.om_first", count=len(parts))
+
+    return root, lambda: tuple(notes())
+
+
+class _Model:
+    """A model definition as a tree, whose ops are read when somebody asks for them."""
+
+    def __init__(self, source: _Bytes, part: Part) -> None:
+        self._source, self._part = source, part
+        #: The names of graphs that are changed, as they are in the file.
+        self.renamed: dict[bytes, bytes] = {}
+        #: How far ops were read once, the fields in these, and the attributes that were lost.
+        self._read_to, self._fields, self._lost = part.start, 0, 0
+        wire = WireReader(
+            source.path, part.stop, source.read_at, max_fields=MAX_GRAPH_OPS, field_share=OP_SHARE, field_bytes=OP_BYTES
+        )
+        with self._in_part():
+            self.root = _FRAME_SCHEMA.read(wire, part.start, part.stop, "ModelDef")
+        self._lists, self._note = _take_lists(self.root)
+        self.graphs: list[dict[str, Any]] = self.root.get("graph", [])
+        if self._lists is not None:
+            self._lost = self._lists.restore(self.root)
+        for graph in self.graphs:
+            if "op" in graph:
+                starts, stops = zip(*graph["op"], strict=True)
+                graph["op"] = LazyNodes(starts, stops, self._op)
+
+    def note(self) -> Message | None:
+        """What there is to say of the attributes of the ops that were read."""
+        return Message("note.io.om_attributes", count=self._lost) if self._lost else self._note
+
+    def _op(self, start: int, stop: int) -> _Tree:
+        wire = WireReader(
+            self._source.path, stop, self._source.read_at, max_fields=_MOST_FIELDS, window=min(WINDOW, stop - start),
+            field_share=stop,
+        )  # fmt: skip
+        with self._in_part():
+            op = _SCHEMA.read(wire, start, stop, "OpDef")
+            lost = 0 if self._lists is None else self._lists.restore(op)
+            if start >= self._read_to:
+                self._read_to, self._lost = stop, self._lost + lost
+                self._count(wire.fields_walked)
+        if self.renamed and "subgraph_name" in op:
+            op["subgraph_name"] = [self.renamed.get(name, name) for name in op["subgraph_name"]]
+        return op
+
+    def _count(self, fields: int) -> None:
+        """Add the fields of an op; FormatError where there are too many for what was read up to now."""
+        self._fields += fields
+        if self._fields > MAX_GRAPH_FIELDS + self._read_to // FIELD_SHARE:
+            size = self._part.stop
+            needed = self._fields * FIELD_BYTES * size / self._read_to
+            limit = FIELD_BYTES * max(MAX_GRAPH_FIELDS, size / FIELD_SHARE)
+            raise out_of_proportion(self._source.path, size, needed, limit)
+
+    @contextmanager
+    def _in_part(self) -> Iterator[None]:
+        part = self._part
+        try:
+            yield
+        except FormatError as error:
+            raise FormatError.of(
+                self._source.path, "io.om.part", offset=error.offset,
+                reason=error.reason_message, part=part.name, start=part.start, stop=part.stop,
+            ) from None  # fmt: skip
 
 
 #: What stands behind the name of a graph whose name an earlier model of the file has.
@@ -311,18 +408,15 @@ def name_in_model(name: str) -> str:
     return _OF_MODEL.sub("", name)
 
 
-def _tell_apart(roots: list[dict[str, list[Any]]]) -> None:
-    """Gives the graphs of later models whose names an earlier one has the number of their model."""
+def _tell_apart(models: Sequence[_Model]) -> None:
+    """Give the graphs of later models whose names an earlier one has the number of their model."""
     taken: set[bytes] = set()
-    for number, root in enumerate(roots, start=1):
-        graphs = [graph for graph in root.get("graph", ()) if isinstance(graph, dict)]
-        names = {name for graph in graphs for name in graph.get("name", ()) if isinstance(name, bytes)}
-        again = {name: name + f" (model {number})".encode() for name in names & taken}
-        ops = [op for graph in graphs for op in graph.get("op", ()) if again and isinstance(op, dict)]
-        for field, nodes in (("name", graphs), ("subgraph_name", ops)):
-            for node in nodes:
-                if field in node and again:
-                    node[field] = [again.get(name, name) if isinstance(name, bytes) else name for name in node[field]]
+    for number, model in enumerate(models, start=1):
+        names = {name for graph in model.graphs for name in graph.get("name", ())}
+        model.renamed = {name: name + f" (model {number})".encode() for name in names & taken}
+        for graph in model.graphs:
+            if "name" in graph:
+                graph["name"] = [model.renamed.get(name, name) for name in graph["name"]]
         taken |= names
 
 
@@ -330,14 +424,3 @@ def is_om(path: str) -> bool:
     """Whether a file begins as an offline model."""
     with open_file(path) as file:
         return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
-
-
-def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
-    wire = WireReader(source.path, source.size, source.read_at, max_fields=MAX_GRAPH_FIELDS, field_share=FIELD_SHARE)
-    try:
-        return _SCHEMA.read(wire, part.start, part.stop, "ModelDef")
-    except FormatError as error:
-        raise FormatError.of(
-            source.path, "io.om.part", offset=error.offset,
-            reason=error.reason_message, part=part.name, start=part.start, stop=part.stop,
-        ) from None  # fmt: skip

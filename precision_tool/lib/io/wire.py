@@ -19,8 +19,10 @@ MAX_FIELDS = 1 << 17
 MEMORY, BYTES_PER_SECOND = 500_000_000, 50_000_000
 #: Bytes that a field of a graph takes in memory; fields of a graph in any case, and one more for so many bytes: real
 #: ones have one for 6 to 8.
-_FIELD_BYTES = 250
-MAX_GRAPH_FIELDS, FIELD_SHARE = 1 << 18, 5
+FIELD_BYTES, MAX_GRAPH_FIELDS, FIELD_SHARE = 250, 1 << 18, 5
+#: Bytes of memory that make as many seconds as an op of a graph; ops in any case, and one more for so many bytes: real
+#: ones have one for 150 and more.
+OP_BYTES, MAX_GRAPH_OPS, OP_SHARE = 2000, MEMORY // 2000, 100
 
 
 def out_of_proportion(path: str, size: int, needed: float, limit: float) -> FormatError:
@@ -35,7 +37,8 @@ class WireReader:
     """Walks the fields of messages in a file. Length-delimited values are given as spans, not read.
 
     It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte. With
-    `field_share` it walks one more for each so many bytes, and counts numbers in a row as fields.
+    `field_share` it walks one more for each so many bytes, and counts numbers in a row as fields; a field takes
+    `field_bytes` of memory, or of time.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class WireReader:
         max_fields: int = MAX_FIELDS,
         window: int = WINDOW,
         field_share: int = 0,
+        field_bytes: int = FIELD_BYTES,
     ) -> None:
         """`read_at` gives so many bytes from an offset; nothing from `size` on is read."""
         self.path, self.size = path, size
@@ -53,7 +57,12 @@ class WireReader:
         self._window = b""
         self._window_start, self._most = 0, window
         self._max_fields = self._fields_left = max_fields
-        self._first_fields, self._field_share = max_fields, field_share
+        self._first_fields, self._field_share, self._field_bytes = max_fields, field_share, field_bytes
+
+    @property
+    def fields_walked(self) -> int:
+        """Fields that were walked up to now."""
+        return self._max_fields - self._fields_left
 
     def byte(self, position: int) -> int:
         """One byte."""
@@ -137,8 +146,8 @@ class WireReader:
             raise FormatError.of(self.path, "io.wire.fields", offset=position, limit=self._max_fields)
         more = self._first_fields + position // self._field_share - self._max_fields
         if more <= 0:
-            needed = self._max_fields * _FIELD_BYTES * self.size / max(position, 1)
-            limit = _FIELD_BYTES * max(self._first_fields, self.size / self._field_share)
+            needed = self._max_fields * self._field_bytes * self.size / max(position, 1)
+            limit = self._field_bytes * max(self._first_fields, self.size / self._field_share)
             raise out_of_proportion(self.path, self.size, needed, limit)
         self._max_fields += more
         self._fields_left = more - 1
