@@ -390,9 +390,9 @@ def test_attributes_of_an_op_are_those_of_a_full_parse_and_only_what_is_asked_fo
     parsed: list[int] = []
     real = proto_text.parse_proto_text
 
-    def counted(data: bytes | str, source: str = "") -> proto_text.Message:
+    def counted(data: bytes | str, source: str = "", lazy: str = "") -> proto_text.Message:
         parsed.append(len(data))
-        return real(data, source)
+        return real(data, source, lazy)
 
     monkeypatch.setattr(proto_text, "parse_proto_text", counted)
     mine = found.ops[0].attrs
@@ -718,7 +718,7 @@ def test_an_op_of_more_pieces_than_any_has_is_refused(
     graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes many times the memory of its text; as many in several ops are forgotten op by op."""
-    monkeypatch.setattr(ge_graph_lines, "_OP_MEMORY", 100_000)
+    monkeypatch.setattr(ge_graph_lines, "OP_MEMORY", 100_000)
     inputs = ['input: "x:0"'] * 100
     several = [block("op", f'name: "op{at}"', *inputs) for at in range(10)]
     graph.write_text("\n".join([block("graph", 'name: "main"', *several), ""]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.io import ge_json
+from precision_tool.lib.io import ge_json, wire
 from precision_tool.lib.io.ge_json import parse_graph_json
 from precision_tool.lib.io.lazy_nodes import LazyNodes
 from precision_tool.lib.messages.errors import FormatError
@@ -140,10 +140,10 @@ def test_lists_in_lists_of_any_depth(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        ('{"graph": [{"op": [{"input": [%s]}]}]}', "_VALUE_MEMORY"),
+        ('{"graph": [{"op": [{"input": [%s]}]}]}', "OP_MEMORY"),
         ('{"graph": [{"op": [%s]}]}', "MAX_GRAPH_OPS"),
-        ('{"graph": [{"attr": [%s]}]}', "_VALUE_MEMORY"),
-        ('{"graph": [%s]}', "_FRAME_MEMORY"),
+        ('{"graph": [{"attr": [%s]}]}', "OP_MEMORY"),
+        ('{"graph": [%s]}', "OP_MEMORY"),
     ],
 )
 def test_what_takes_more_than_its_size_is_refused_with_both_figures(
@@ -151,7 +151,7 @@ def test_what_takes_more_than_its_size_is_refused_with_both_figures(
 ) -> None:
     data = (text % ",".join(["{}"] * 1000)).encode()
     assert read(data)
-    monkeypatch.setattr(ge_json, limit, 100)
+    monkeypatch.setattr(ge_json if limit == "OP_MEMORY" else wire, limit, 100)
     with pytest.raises(FormatError) as caught:
         read(data)
     assert caught.value.kind == "io.out_of_proportion"

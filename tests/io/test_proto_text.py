@@ -15,6 +15,8 @@ from fuzzing.protobuf_oracle import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_tool.lib.io import proto_text, wire
+from precision_tool.lib.io.lazy_nodes import LazyNodes
 from precision_tool.lib.io.proto_text import (
     MAX_DEPTH,
     bool_of,
@@ -30,14 +32,32 @@ from precision_tool.lib.messages.errors import FormatError
 
 
 def tree_of(text: str | bytes) -> dict[str, list[Any]]:
-    return parse_proto_text(text, "f.txt")
+    """The tree of a text, which is the same where some of its blocks are parsed again when somebody asks for them."""
+    tree = parse_proto_text(text, "f.txt")
+    for lazy in ("a", "name"):
+        again: Any = parse_proto_text(text, "f.txt", lazy)
+        kept = [block for blocks in again.values() if isinstance(blocks, list) for block in blocks]
+        for node in (again, *kept):
+            assert lazy not in node or isinstance(node, str) or isinstance(node[lazy], LazyNodes)
+        assert opened(again) == tree
+    return tree
+
+
+def opened(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: opened(values) for name, values in tree.items()}
+    return tree if isinstance(tree, str) else [opened(value) for value in tree]
 
 
 def error_of(text: str | bytes) -> str:
-    with pytest.raises(FormatError) as caught:
-        parse_proto_text(text, "f.txt")
-    assert caught.value.hint
-    return caught.value.message
+    messages = []
+    for lazy in ("", "a"):
+        with pytest.raises(FormatError) as caught:
+            parse_proto_text(text, "f.txt", lazy)
+        assert caught.value.hint
+        messages.append(caught.value.message)
+    assert messages[0] == messages[1]
+    return messages[0]
 
 
 # ---- every way to write a field
@@ -323,6 +343,44 @@ def test_what_is_no_integer(token: Any) -> None:
 def test_what_is_no_float_boolean_or_string(decode: Callable[[Any], Any], token: Any) -> None:
     with pytest.raises(FormatError, match="where"):
         decode(token)
+
+
+# ---- blocks that are parsed when somebody asks for them
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("graph { op { %s } }" % ('input: "a"\n' * 1000), "OP_MEMORY"),
+        ("graph { op [{ %s }] }" % ("desc {}" * 1000), "OP_MEMORY"),
+        ("op { input: [" + ",".join(["1"] * 10_000) + "] }", "OP_MEMORY"),
+        ("graph {} " * 1000, "OP_MEMORY"),
+        ("graph { %s }" % ('op { name: "a"}' * 1000), "MAX_GRAPH_OPS"),
+        ("op [" + ",".join(["{}"] * 1000) + "]", "MAX_GRAPH_OPS"),
+    ],
+)
+def test_a_text_that_would_take_too_much_is_refused_with_both_figures(
+    text: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parse_proto_text(text, "f.txt", "op")
+    monkeypatch.setattr(proto_text if limit == "OP_MEMORY" else wire, limit, 10)
+    with pytest.raises(FormatError) as caught:
+        parse_proto_text(text, "f.txt", "op")
+    assert caught.value.kind == "io.out_of_proportion"
+    fields: dict[str, Any] = caught.value.fields
+    assert fields["size"] == len(text)
+    assert fields["needed"] > fields["limit"]
+    assert parse_proto_text(text, "f.txt")  # without such blocks it is not limited
+
+
+def test_many_lazy_blocks_take_as_little_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may be as large as a block alone; what is around them is counted by itself."""
+    block = "op { %s }\n" % ("x: 1 " * 100)
+    text = "graph { name: 'a' %s version: 2 }" % (block * 50)
+    monkeypatch.setattr(proto_text, "OP_MEMORY", 0)
+    monkeypatch.setattr(proto_text, "FIELD_BYTES", 2 * len(text) // 110)
+    (graph,) = opened(parse_proto_text(text, "f.txt", "op"))["graph"]
+    assert [len(op["x"]) for op in graph["op"]] == [100] * 50
 
 
 # ---- properties: trees in any style

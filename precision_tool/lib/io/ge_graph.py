@@ -111,7 +111,7 @@ def _shown(value: Any) -> str | Message:
 # --- The contents of a GE graph file, text, JSON or offline model, as one tree: field name → list of values ---
 
 
-#: Larger files are refused before they are read: the tree takes several times the size of the file.
+#: Larger files are refused before they are read: they are held in memory.
 MAX_FILE_SIZE = 1 << 30
 Node: TypeAlias = dict[str, list[Any]]
 #: Takes the ops of a graph, and gives what the graph has of them.
@@ -179,7 +179,7 @@ _JSON_COSTS, _MAX_JSON_TIMES = JSON_COSTS | {b",": 100}, 18
 def refuse_out_of_proportion(data: bytes, path: str) -> None:
     """Raise FormatError for a text whose tree would be too large, beyond what graphs of its size have.
 
-    The seconds of JSON and of an offline model grow with it too, though their ops are parsed one by one.
+    The ops of a graph of GE are parsed one by one, so that the whole tree never takes this memory, but the time.
     """
     if data.startswith(MAGIC):  # whose reader counts what it reads
         return
@@ -202,7 +202,7 @@ def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[No
         return root, notes, WireScalars()
     if is_json(data):
         return parse_graph_json(data, path), lambda: not_utf8_notes(data), JsonScalars()
-    return proto_text.parse_proto_text(data, path), lambda: not_utf8_notes(data), TextScalars()
+    return proto_text.parse_proto_text(data, path, lazy="op"), lambda: not_utf8_notes(data), TextScalars()
 
 
 def is_json(data: bytes) -> bool:

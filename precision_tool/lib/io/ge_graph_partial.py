@@ -27,7 +27,7 @@ from precision_tool.lib.io.ge_graph import (
     read_graph_bytes,
 )
 from precision_tool.lib.io.stores import Signature, StoredFile
-from precision_tool.lib.io.wire import MEMORY, out_of_proportion
+from precision_tool.lib.io.wire import OP_MEMORY, TEXT_OP_SHARE, out_of_proportion, refuse_many_ops
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 
@@ -257,9 +257,8 @@ _DESC_PIECE = re.compile(
 )
 _SIMPLE_VALUE = re.compile(r"\s*value \{\s*+(s|i|b): ([^\n]++)\n\s*+\}")
 _PIECE = 1 << 16
-#: Bytes of memory that an op may take while it is made, and more in a very large text; those of a piece of it, and of
-#: each of its characters.
-_OP_MEMORY, _PIECE_MEMORY, _PIECE_TIMES = MEMORY // 4, 700, 10
+#: Bytes of memory that a piece of an op takes, and each of its characters.
+_PIECE_MEMORY, _PIECE_TIMES = 700, 10
 #: The field of a tensor's node that has its lines, and how many tensors and blocks are not made again.
 _LINES, _MOST_KEPT = "", 1 << 12
 #: An attribute of an op as GE writes it, with its key.
@@ -311,6 +310,7 @@ def load_graph_ops(data: bytes, path: str, check: Signature, keep: Keep = tuple)
 def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int, int]]]:
     """The graphs of a text with empty ops, and where the ops' blocks start, and their contents start and end."""
     spans = [(match.start(), *match.span(1)) for match in _OP_BLOCK.finditer(text)]
+    refuse_many_ops(path, len(spans), len(text), len(text), TEXT_OP_SHARE)
     between, done = [], 0
     for start, _, end in spans:
         between.append(text[done:start])
@@ -351,7 +351,7 @@ class _Builder(GraphBuilder):
     def lean_op(self, text: str, begin: int, end: int, attrs: Mapping[str, Any]) -> Op:
         """The op whose block is `text[begin:end]`."""
         node: Node = {}
-        memory, most = 0, max(_OP_MEMORY, 2 * len(text))
+        memory, most = 0, max(OP_MEMORY, 2 * len(text))
         for match in _OP_PIECE.finditer(text, begin, end):
             memory += _PIECE_MEMORY + _PIECE_TIMES * (match.end() - match.start())
             if memory > most:

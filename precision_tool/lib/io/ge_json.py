@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from json import JSONDecodeError
 from typing import Any
 
 from precision_tool.lib.io.lazy_nodes import LazyNodes
 from precision_tool.lib.io.proto_text import paused_gc, refuse_nul_bytes
-from precision_tool.lib.io.wire import MAX_GRAPH_OPS, MEMORY, OP_BYTES, out_of_proportion
+from precision_tool.lib.io.wire import OP_MEMORY, TEXT_OP_SHARE, out_of_proportion, refuse_many_ops
 from precision_tool.lib.messages.errors import FormatError
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -28,11 +28,6 @@ _PIECE, _SCALAR_PIECE = 1 << 13, 1 << 7
 #: An error, or the end of a number, so near to the end of a piece of a text that goes on may be one of the piece, which
 #: cuts off a word or an escape. The longest are `-Infinity` and a pair of surrogates.
 _LONGEST_TOKEN = 12
-#: Bytes of memory that the tree of a value may take, of what is around the ops, and more in a very large text.
-_VALUE_MEMORY, _FRAME_MEMORY = MEMORY // 4, MEMORY // 2
-#: Ops and other values on their own may be as many as a graph may have ops, and one more for so many bytes: real graphs
-#: have one for 300 and more.
-_VALUE_SHARE = 250
 #: Bytes that what a character begins takes in memory.
 JSON_COSTS = {b"{": 300, b"[": 80, b":": 200, b",": 40}
 
@@ -70,7 +65,7 @@ def parse_graph_json(data: bytes, source: str) -> dict[str, list[Any]]:
         raise FormatError.of(source, "io.graph.not_object", type=type(root).__name__)
     for node in (root, *root.get("graph", ())):
         if isinstance(node, dict) and "op" in node:
-            node["op"] = text.ops(node["op"])
+            node["op"] = LazyNodes(array("q", node["op"]), text.op)
     return root
 
 
@@ -84,7 +79,8 @@ class _JsonText:
     def __init__(self, data: bytes, source: str) -> None:
         self._data, self._source = data, source
         self._starts, self._ends = array("q"), array("q")
-        self._values, self._most_values = 0, max(MAX_GRAPH_OPS, len(data) // _VALUE_SHARE)
+        #: Ops, and values around them.
+        self._values = 0
 
     def frame(self) -> bytes:
         """Check the text, and return it with the number of an op in place of each.
@@ -102,17 +98,13 @@ class _JsonText:
             pieces += self._data[done:start], b"%d" % number
             done = self._ends[number]
         frame = b"".join([*pieces, self._data[done:]])
-        self._refuse_large(frame, _FRAME_MEMORY)
+        self._refuse_large(frame)
         return frame
 
-    def ops(self, numbers: Sequence[int]) -> LazyNodes:
-        """The ops of these numbers, which stand in one list, so that they are in a row."""
-        first, end = (numbers[0], numbers[-1] + 1) if numbers else (0, 0)
-        return LazyNodes(self._starts[first:end], self._ends[first:end], self._op)
-
-    def _op(self, start: int, end: int) -> Any:
+    def op(self, number: int) -> Any:
+        """The op of a number."""
         try:
-            op = _parsed(self._data[start:end])
+            op = _parsed(self._data[self._starts[number] : self._ends[number]])
         except RecursionError:
             raise FormatError.of(self._source, "io.graph.deep_json") from None
         return {} if op is None else op
@@ -175,14 +167,12 @@ class _JsonText:
     def _decoded(self, at: int) -> tuple[Any, int]:
         """A value, with a character a byte, and where it ends."""
         self._values += 1
-        if self._values > self._most_values:
-            needed, limit = self._values * len(self._data) / at * OP_BYTES, self._most_values * OP_BYTES
-            raise out_of_proportion(self._source, len(self._data), needed, limit)
+        refuse_many_ops(self._source, self._values, at, len(self._data), TEXT_OP_SHARE)
         size = _PIECE if self._data[at : at + 1] in (b"{", b"[") else _SCALAR_PIECE
         while True:
             piece = self._data[at : at + size]
             is_last = at + len(piece) == len(self._data)
-            self._refuse_large(piece, _VALUE_MEMORY)
+            self._refuse_large(piece)
             try:
                 value, length = _DECODER.raw_decode(piece.decode("latin-1"))
                 if is_last or length + _LONGEST_TOKEN <= len(piece):
@@ -193,9 +183,9 @@ class _JsonText:
                     raise JSONDecodeError(error.msg, "", at + error.pos) from None
             size *= 2
 
-    def _refuse_large(self, piece: bytes, memory: int) -> None:
-        """Raise FormatError if the tree of a piece takes more memory than this, and than twice the text."""
-        limit = max(memory, 2 * len(self._data))
+    def _refuse_large(self, piece: bytes) -> None:
+        """Raise FormatError if the tree of a piece takes more memory than an op may, and than twice the text."""
+        limit = max(OP_MEMORY, 2 * len(self._data))
         if len(piece) * max(JSON_COSTS.values()) > limit:
             needed = cost_of(piece, JSON_COSTS)
             if needed > limit:

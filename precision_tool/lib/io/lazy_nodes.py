@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
+
+Place = TypeVar("Place")
 
 
-class LazyNodes(Sequence[Any]):
-    """Parts of a text or of a message that are parsed whenever somebody asks for them, and not kept.
+class LazyNodes(Sequence[Any], Generic[Place]):
+    """Nodes of which only the places are kept.
 
     Parameters
     ----------
-    starts, ends : sequence of int
-        Where the parts begin and end.
+    places : sequence
+        Where each of them is.
     read : callable
-        What makes a part of its start and end.
+        What makes a node of its place.
     """
 
-    __slots__ = ("_ends", "_read", "_starts")
+    __slots__ = ("_places", "_read")
 
-    def __init__(self, starts: Sequence[int], ends: Sequence[int], read: Callable[[int, int], Any]) -> None:
-        self._starts, self._ends, self._read = starts, ends, read
+    def __init__(self, places: Sequence[Place], read: Callable[[Place], Any]) -> None:
+        self._places, self._read = places, read
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._places)
 
     @overload
     def __getitem__(self, number: int) -> Any: ...
 
     @overload
-    def __getitem__(self, number: slice) -> LazyNodes: ...
+    def __getitem__(self, number: slice) -> LazyNodes[Place]: ...
 
     def __getitem__(self, number: int | slice) -> Any:
         if isinstance(number, slice):
-            return LazyNodes(self._starts[number], self._ends[number], self._read)
-        return self._read(self._starts[number], self._ends[number])
+            return LazyNodes(self._places[number], self._read)
+        return self._read(self._places[number])

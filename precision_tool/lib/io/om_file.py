@@ -19,8 +19,8 @@ from precision_tool.lib.io.wire import (
     FIELD_SHARE,
     MAX_GRAPH_FIELDS,
     MAX_GRAPH_OPS,
-    MEMORY,
     OP_BYTES,
+    OP_MEMORY,
     OP_SHARE,
     WINDOW,
     WireReader,
@@ -198,7 +198,7 @@ _PARTS = {
 _TABLES = (("<I4xQQ", 24, 8), ("<III", 12, 4))
 _MAX_PARTS = 1000
 #: Fields of an op, whose memory is that of a whole graph of another format.
-_MOST_FIELDS = MEMORY // 4 // FIELD_BYTES
+_MOST_FIELDS = OP_MEMORY // FIELD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,17 +356,18 @@ class _Model:
             self._lost = self._lists.restore(self.root)
         for graph in self.graphs:
             if "op" in graph:
-                starts, stops = zip(*graph["op"], strict=True)
-                graph["op"] = LazyNodes(starts, stops, self._op)
+                graph["op"] = LazyNodes(graph["op"], self._op)
 
     def note(self) -> Message | None:
         """What there is to say of the attributes of the ops that were read."""
         return Message("note.io.om_attributes", count=self._lost) if self._lost else self._note
 
-    def _op(self, start: int, stop: int) -> _Tree:
+    def _op(self, span: tuple[int, int]) -> _Tree:
+        start, stop = span
+        size = self._part.stop
         wire = WireReader(
-            self._source.path, stop, self._source.read_at, max_fields=_MOST_FIELDS, window=min(WINDOW, stop - start),
-            field_share=stop,
+            self._source.path, size, self._source.read_at, max_fields=_MOST_FIELDS, window=min(WINDOW, stop - start),
+            field_share=size,
         )  # fmt: skip
         with self._in_part():
             op = _SCHEMA.read(wire, start, stop, "OpDef")

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Any, TypeAlias
 
+from precision_tool.lib.io.lazy_nodes import LazyNodes
+from precision_tool.lib.io.wire import FIELD_BYTES, OP_MEMORY, TEXT_OP_SHARE, out_of_proportion, refuse_many_ops
 from precision_tool.lib.messages import Message as CatalogueMessage
 from precision_tool.lib.messages.errors import FormatError, shown
 
@@ -64,7 +65,7 @@ _CLOSERS = {"{": "}", "<": ">"}
 _LIST_CLOSERS = {"{": "\0}", "<": "\0>"}
 _NEVER = "\0\0"
 
-#: An open block: what it lies in, what closes that, its field name, the number of the token that opened it.
+#: An open block: what it lies in, what closes that, its field name, and where it is opened.
 _Frame: TypeAlias = tuple[Message, str, str, int]
 
 _WS_RE, _NAME_RE = re.compile(_WS), re.compile(_NAME)
@@ -98,17 +99,29 @@ def paused_gc() -> Iterator[None]:
             gc.enable()
 
 
-def parse_proto_text(data: bytes | str, source: str = "<text>") -> Message:
+def parse_proto_text(data: bytes | str, source: str = "<text>", lazy: str = "") -> Message:
     """Return the fields of a whole text; `source` names it in errors.
 
-    Raises `FormatError` with line and byte offset when the text is cut off, malformed, binary or nested
-    deeper than `MAX_DEPTH`.
+    Blocks of the name `lazy` in the root and in its blocks are `LazyNodes`: they are parsed again whenever somebody
+    asks for them, and a text of which they are the most takes little memory.
+
+    Raises
+    ------
+    FormatError
+        The text is cut off, malformed, binary or nested deeper than `MAX_DEPTH`, with line and byte offset; with
+        `lazy`, it takes memory and time out of all proportion.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     refuse_nul_bytes(raw, source)
     start = 3 if raw.startswith(b"\xef\xbb\xbf") else 0
     with paused_gc():
-        return _Parser(raw.decode("latin-1"), start, source).parse()
+        parser = _Parser(raw.decode("latin-1"), start, source, lazy)
+        root = parser.parse()
+    if lazy:
+        for node in (root, *(block for blocks in root.values() for block in blocks if isinstance(block, dict))):
+            if lazy in node:
+                node[lazy] = LazyNodes(node[lazy], parser.block)  # type: ignore[assignment]  # it is read alone
+    return root
 
 
 def refuse_nul_bytes(raw: bytes, source: str) -> None:
@@ -137,19 +150,32 @@ class _Parser:
     text: str
     start: int
     source: str
+    lazy: str = ""
 
     def parse(self) -> Message:
         root: Message = {}
         node, closer = root, _NEVER
         frames: list[_Frame] = []
-        # findall makes all tuples in C; where a token lies is found again when an error asks for it.
-        for index, (name, value, mark) in enumerate(_TOKEN.findall(self.text, self.start)):
+        # With lazy blocks so many values are kept, and of such a block while it is open: `end` is the number of the
+        # first token that is one too many, `left` says how many more there may be when the block is closed.
+        lazy, most = self.lazy, max(OP_MEMORY, 2 * len(self.text)) // FIELD_BYTES if self.lazy else sys.maxsize
+        end, left, content, blocks = most, 0, 0, 0
+        for number, match in enumerate(_TOKEN.finditer(self.text, self.start)):
+            name, value, mark = match.groups()
             if name:
                 opened = value[-1]
+                if opened == "]":
+                    end -= value.count(",")
+                if number >= end:
+                    size, kept = len(self.text), most + number - end + 1
+                    needed, limit = kept * FIELD_BYTES * size / match.end(), most * FIELD_BYTES
+                    raise out_of_proportion(self.source, size, needed, limit)
                 if opened == "{" or opened == "<":
                     if len(frames) == MAX_DEPTH:
-                        raise self._error(self._token_at(index), "io.proto.deep", limit=MAX_DEPTH)
-                    frames.append((node, closer, name, index))
+                        raise self._error(match.start(1), "io.proto.deep", limit=MAX_DEPTH)
+                    frames.append((node, closer, name, match.start(1)))
+                    if name == lazy and self._is_lazy(frames):
+                        end, left, content = number + most, end - number, match.end()
                     child: Message = {}
                     if name in node:
                         node[name].append(child)
@@ -165,30 +191,37 @@ class _Parser:
                     node[name].append(value)
                 else:
                     node[name] = [value]
-            elif mark == closer:
-                node, closer, _, _ = frames.pop()
             elif mark:
                 # A list of blocks goes on ("}, {") or ends ("}]"); anything else does not close what is open.
-                if mark[0] not in "}>":
-                    raise self._unexpected(self._token_at(index), frames)
-                if closer[0] != "\0" or mark[0] != closer[1] or len(mark) == 1:
-                    raise self._wrong_closer(self._token_at(index), mark, closer, frames)
-                parent, parent_closer, list_name, _ = frames[-1]
-                if mark[-1] == "]":
+                if mark != closer:
+                    if mark[0] not in "}>":
+                        raise self._unexpected(match.start(3), frames)
+                    if closer[0] != "\0" or mark[0] != closer[1] or len(mark) == 1:
+                        raise self._wrong_closer(match.start(3), mark, closer, frames)
+                parent, parent_closer, name, _ = frames[-1]
+                if name == lazy and self._is_lazy(frames):
+                    parent[name][-1] = (content, match.start(3))  # type: ignore[call-overload]  # of `LazyNodes`
+                    blocks += 1
+                    refuse_many_ops(self.source, blocks, match.end(), len(self.text), TEXT_OP_SHARE)
+                    end, content = number + (most if mark[-1] in "{<" else left), match.end()
+                if mark[-1] in "{<":
+                    node = {}
+                    parent[name].append(node)
+                    closer = _LIST_CLOSERS[mark[-1]]
+                else:
                     frames.pop()
                     node, closer = parent, parent_closer
-                else:
-                    node = {}
-                    parent[list_name].append(node)
-                    closer = _LIST_CLOSERS[mark[-1]]
         if frames:
             raise self._cut_off(frames)
         return root
 
-    def _token_at(self, index: int) -> int:
-        """Byte offset of a token, without the comments and spaces before it."""
-        match = next(islice(_TOKEN.finditer(self.text, self.start), index, None))
-        return match.start(1 if match[1] else 3)
+    def _is_lazy(self, frames: list[_Frame]) -> bool:
+        """Return whether the innermost block, which has the name, is in the root or in a block of it that is kept."""
+        return len(frames) == 1 or (len(frames) == 2 and frames[0][2] != self.lazy)
+
+    def block(self, place: Any) -> Any:
+        """A lazy block, of where its content is; or the value that stands for one."""
+        return _Parser(self.text[slice(*place)], 0, self.source).parse() if isinstance(place, tuple) else place
 
     def _line(self, position: int) -> int:
         return self.text.count("\n", 0, position) + 1
@@ -201,8 +234,8 @@ class _Parser:
         """Return the open blocks, inner to outer; of many only the innermost two and the outermost."""
         some = [*frames[:1], *frames[1:][-2:]]
         return tuple(
-            CatalogueMessage("error.io.proto.block", name=shown(name), row=self._line(self._token_at(token)))
-            for _, _, name, token in reversed(some)
+            CatalogueMessage("error.io.proto.block", name=shown(name), row=self._line(opened))
+            for _, _, name, opened in reversed(some)
         )
 
     def _cut_off(self, frames: list[_Frame], **fields: Any) -> FormatError:

@@ -20,9 +20,11 @@ MEMORY, BYTES_PER_SECOND = 500_000_000, 50_000_000
 #: Bytes that a field of a graph takes in memory; fields of a graph in any case, and one more for so many bytes: real
 #: ones have one for 6 to 8.
 FIELD_BYTES, MAX_GRAPH_FIELDS, FIELD_SHARE = 250, 1 << 18, 5
-#: Bytes of memory that make as many seconds as an op of a graph; ops in any case, and one more for so many bytes: real
-#: ones have one for 150 and more.
-OP_BYTES, MAX_GRAPH_OPS, OP_SHARE = 2000, MEMORY // 2000, 100
+#: Bytes of memory that an op, or what is around the ops, may take, and more in a very large text.
+OP_MEMORY = MEMORY // 4
+#: Bytes of memory that make as many seconds as an op; ops in any case, and one more for so many bytes: real graphs have
+#: one for 300 and more in text, for 150 and more in an offline model.
+OP_BYTES, MAX_GRAPH_OPS, TEXT_OP_SHARE, OP_SHARE = 2000, MEMORY // 2000, 250, 100
 
 
 def out_of_proportion(path: str, size: int, needed: float, limit: float) -> FormatError:
@@ -31,6 +33,13 @@ def out_of_proportion(path: str, size: int, needed: float, limit: float) -> Form
         path, "io.out_of_proportion", size=size, needed=needed, seconds=needed / BYTES_PER_SECOND, limit=limit,
         most_seconds=limit / BYTES_PER_SECOND,
     )  # fmt: skip
+
+
+def refuse_many_ops(path: str, count: int, done: int, size: int, share: int) -> None:
+    """Raise FormatError for a file of `size` bytes with so many ops in the first `done`: more than one for `share`."""
+    most = max(MAX_GRAPH_OPS, size // share)
+    if count > most:
+        raise out_of_proportion(path, size, count * OP_BYTES * size / done, most * OP_BYTES)
 
 
 class WireReader:
