@@ -21,6 +21,7 @@ from precision_tool.cli import main
 from precision_tool.lib.compare import scheduler
 from precision_tool.lib.compare.scheduler import Resources, WorkersLostError
 from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose import recomputer as spread
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.error_shape import misfit
@@ -55,6 +56,32 @@ def judged_by(count: int, data: Path) -> RunVerdict:
     (judged,) = judged_results(session, resources=Resources(count))
     assert judged is not None
     return judged
+
+
+@pytest.mark.parametrize("kept", [5, 8])
+def test_ops_of_which_nothing_is_dumped_are_as_if_they_had_been_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Of the ops of a dump every fifth one is left, or every eighth."""
+    generate_demo(tmp_path, ops=60)
+    dumps = sorted(path for path in (tmp_path / "npu" / "debug_0" / "dump").rglob("*") if path.is_file())
+    for number, path in enumerate(dumps):
+        if number % kept:
+            path.unlink()
+    passed_over: list[str] = []
+    at_once = Recomputer.recompute_undumped
+
+    def noted(recomputer: Recomputer, op: Op) -> OpResult | None:
+        result = at_once(recomputer, op)
+        if result is not None:
+            passed_over.append(op.type)
+        return result
+
+    monkeypatch.setattr(Recomputer, "recompute_undumped", noted)
+    judged = timeless(judged_by(1, tmp_path))
+    assert {"Cast", "Conv2D"} <= set(passed_over)
+    monkeypatch.setattr(Recomputer, "recompute_undumped", lambda recomputer, op: None)
+    assert timeless(judged_by(1, tmp_path)) == judged
 
 
 def timeless(judged: RunVerdict) -> list[OpResult]:

@@ -309,13 +309,21 @@ class Recomputer:
         return replace(self._recompute_safely(op), formula=None)
 
     def recompute_undumped(self, op: Op) -> OpResult | None:
-        """Return an op of which no dump has an output; None for all others. Of a graph these may be nearly all."""
-        if op.type == "Cast" or self.values.is_shown(op):
+        """Return an op of which no dump has an output; None for all others. Of a graph these may be nearly all.
+
+        None also for a cast whose input is known, as that tells whether its type can hold it.
+        """
+        values = self.values
+        if values.is_shown(op):
+            return None
+        if op.type == "Cast" and any(
+            values.is_shown(root.op) or values.parameter_of(root) is not None for root in values.producers(op)
+        ):
             return None
         has_any_formula = is_fused(op) or has_formula(op)
         reason = _NOT_DUMPED if has_any_formula else Message("reason.no_formula", op_type=op.type)
         return OpResult(
-            op=op, number=self.values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason, is_dumped=False
+            op=op, number=values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason, is_dumped=False
         )
 
     def recompute_lightly(self, op: Op) -> OpResult | None:
