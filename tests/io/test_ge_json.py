@@ -129,6 +129,19 @@ def test_a_byte_order_mark_and_bytes_that_are_not_utf8() -> None:
     assert caught.value.offset == len(text) - 1
 
 
+def test_lazy_nodes_are_made_when_they_are_asked_for() -> None:
+    nodes = LazyNodes([3, 1, 0], lambda place: 6 // place)
+    assert (len(nodes), nodes[1], list(nodes[:2])) == (3, 6, [2, 6])
+    with pytest.raises(ZeroDivisionError):
+        list(nodes)
+
+
+def test_an_error_of_a_lazy_node_is_not_the_end_of_them() -> None:
+    places = [{"a": [1]}, {"a": []}]
+    with pytest.raises(IndexError):
+        list(LazyNodes(places, lambda place: place["a"][0]))
+
+
 @pytest.mark.parametrize("text", ['{"op": [%s]}', '{"graph": [{"op": [{"attr": %s}]}]}', '{"attr": %s}', "%s"])
 def test_lists_in_lists_of_any_depth(text: str) -> None:
     depth = 10 * sys.getrecursionlimit()

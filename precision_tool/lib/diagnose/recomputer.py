@@ -322,9 +322,7 @@ class Recomputer:
             return None
         has_any_formula = is_fused(op) or has_formula(op)
         reason = _NOT_DUMPED if has_any_formula else Message("reason.no_formula", op_type=op.type)
-        return OpResult(
-            op=op, number=values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason, is_dumped=False
-        )
+        return OpResult(op=op, number=values.number_of(op), state=State.NOT_RECOMPUTED, reason=reason, is_dumped=False)
 
     def recompute_lightly(self, op: Op) -> OpResult | None:
         """Return the same for little memory.

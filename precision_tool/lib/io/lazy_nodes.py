@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 Place = TypeVar("Place")
@@ -26,6 +26,9 @@ class LazyNodes(Sequence[Any], Generic[Place]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._read, self._places)
 
     @overload
     def __getitem__(self, number: int) -> Any: ...
