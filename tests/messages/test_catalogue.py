@@ -152,8 +152,8 @@ def test_no_kind_stands_twice() -> None:
         json.loads(path.read_text("utf-8"), object_pairs_hook=checked)
 
 
-#: Exceptions that are no errors of the user: their texts are reasons of rows and of the log.
-REASONS = ("OddCacheError", "_RefusedError")
+#: Exceptions that are no errors of the user: their texts are reasons of rows, of the log and of errors.
+REASONS = ("JSONDecodeError", "OddCacheError", "_RefusedError")
 
 
 def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
