@@ -41,8 +41,7 @@ EDITS = st.lists(
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that values go over the ends of the pieces in which they are looked for."""
-    monkeypatch.setattr(ge_json, "_PIECE", 16)
-    monkeypatch.setattr(ge_json, "_SCALAR_PIECE", 1)
+    monkeypatch.setattr(ge_json, "_PIECE", 1)
 
 
 def plain(value: Any) -> Any:
@@ -127,6 +126,19 @@ def test_a_byte_order_mark_and_bytes_that_are_not_utf8() -> None:
     with pytest.raises(FormatError) as caught:
         read(text[:-1] + b"]")
     assert caught.value.offset == len(text) - 1
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_op_is_not_refused_for_its_strings_or_for_the_ops_behind_it(
+    indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A string takes its bytes alone, and a piece in which a large op is looked for has others too."""
+    large = {"name": "large", "kernel": "x" * 3000, "info": '{"a": [' * 300 + '\\"'}
+    text = json.dumps({"graph": [{"op": [large, *[{"name": "n", "input": ["a"] * 5}] * 100]}]}, indent=indent)
+    monkeypatch.setattr(ge_json, "OP_MEMORY", 0)
+    (graph,) = read(text.encode())["graph"]
+    assert graph["op"][0] == {name: [value] for name, value in large.items()}
+    assert len(graph["op"]) == 101
 
 
 def test_lazy_nodes_are_made_when_they_are_asked_for() -> None:

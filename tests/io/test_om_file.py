@@ -13,7 +13,7 @@ from small_tree import faulty_chain, small_tree
 from precision_tool.lib.data.graph_choice import is_named_by
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.io import om_file
+from precision_tool.lib.io import om_file, wire
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph
 from precision_tool.lib.io.ge_graph_partial import skim_graph_file
@@ -228,7 +228,7 @@ def test_a_model_out_of_proportion_is_refused_with_what_it_needs(
     path = tmp_path / "net.om"
     path.write_bytes(om_bytes(b"\x3a" + bytes((length & 127 | 128, length >> 7 & 127 | 128, length >> 14)) + graph))
     assert len(load_graph_file(path).ops) == 400
-    monkeypatch.setattr(om_file, limit, value)
+    monkeypatch.setattr(wire if limit == "MAX_GRAPH_OPS" else om_file, limit, value)
     with pytest.raises(FormatError) as caught:
         load_graph_file(path)
     assert caught.value.kind == "io.om.part"

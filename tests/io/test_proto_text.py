@@ -373,12 +373,18 @@ def test_a_text_that_would_take_too_much_is_refused_with_both_figures(
     assert parse_proto_text(text, "f.txt")  # without such blocks it is not limited
 
 
+def test_commas_in_strings_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'op { s: ["' + "1," * 5000 + '", "b"] }'
+    monkeypatch.setattr(proto_text, "OP_MEMORY", 0)
+    assert len(opened(parse_proto_text(text, "f.txt", "op"))["op"][0]["s"]) == 2
+
+
 def test_many_lazy_blocks_take_as_little_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may be as large as a block alone; what is around them is counted by itself."""
     block = "op { %s }\n" % ("x: 1 " * 100)
     text = "graph { name: 'a' %s version: 2 }" % (block * 50)
     monkeypatch.setattr(proto_text, "OP_MEMORY", 0)
-    monkeypatch.setattr(proto_text, "FIELD_BYTES", 2 * len(text) // 110)
+    monkeypatch.setattr(proto_text, "_VALUE_BYTES", 2 * len(text) // 220)
     (graph,) = opened(parse_proto_text(text, "f.txt", "op"))["graph"]
     assert [len(op["x"]) for op in graph["op"]] == [100] * 50
 

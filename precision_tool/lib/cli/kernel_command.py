@@ -116,7 +116,7 @@ def _read(path: Path) -> npt.NDArray[Any]:
         raise KernelFailedError(Message("minimal.kernel.no_file", file=path.name))
     try:
         array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, tokenize.TokenError) as error:
+    except (OSError, ValueError, TypeError, EOFError, MemoryError, SyntaxError, tokenize.TokenError) as error:
         raise KernelFailedError(Message("minimal.kernel.unreadable", file=path.name, why=str(error))) from error
     if array.dtype.kind not in "biuf":
         raise KernelFailedError(Message("minimal.kernel.no_numbers", file=path.name, dtype=str(array.dtype)))

@@ -231,7 +231,7 @@ def unpack(path: str, data: bytes, names: Sequence[str] | None = None) -> Column
     except (
         ValueError, KeyError, IndexError, EOFError, OSError, MemoryError, zipfile.BadZipFile, zlib.error,
         NotImplementedError, AttributeError, TypeError, RuntimeError,  # what is no array, or encrypted
-        tokenize.TokenError,  # which numpy lets pass of a header that is no Python
+        tokenize.TokenError, SyntaxError,  # which numpy lets pass of a header that is no Python
     ) as error:  # fmt: skip
         raise FormatError.of(path, "diagnose.rows_damaged", reason=shown_name(str(error))) from error
     return columns

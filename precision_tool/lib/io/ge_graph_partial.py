@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import accumulate, count, islice
 from pathlib import PurePath
 from typing import Any, TypeAlias, TypeVar
 
@@ -419,7 +420,7 @@ class AttrSource:
     def __init__(self, path: str, check: Signature) -> None:
         self._path = posixpath.abspath(path)
         self._check = check
-        self._read_tree: tuple[Sequence[Node], Scalars] | None = None
+        self._read_tree: tuple[Sequence[Node], Sequence[int], Scalars] | None = None
         #: What was read last, and where it starts: most ops are asked for in their order.
         self._read: tuple[int, bytes] = (0, b"")
 
@@ -427,13 +428,9 @@ class AttrSource:
         """The attributes of an op by its number in the file, or by where its block starts, -1 if that is not known."""
         if offset >= 0:
             return self._of_op_at(offset)
-        nodes, scalars = self._tree()
-        for node in nodes:
-            ops: Sequence[Any] = node.get("op", ())
-            if number < len(ops):
-                return Attrs(attr_nodes(ops[number], scalars), scalars)
-            number -= len(ops)
-        raise FormatError.of(self._path, "io.changed")
+        nodes, starts, scalars = self._tree()
+        graph = bisect_right(starts, number) - 1
+        return Attrs(attr_nodes(nodes[graph]["op"][number - starts[graph]], scalars), scalars)
 
     def _of_op_at(self, offset: int) -> Mapping[str, Any]:
         self._check_file()
@@ -472,15 +469,17 @@ class AttrSource:
             if text is not None:
                 with suppress(_OtherwiseError, FormatError), proto_text.paused_gc():
                     return _bare(_apart(text, self._path)[0][number], _Builder(self._path)).attrs
-        nodes, scalars = self._tree()
+        nodes, _, scalars = self._tree()
         return Attrs(attr_nodes(nodes[number], scalars), scalars)
 
-    def _tree(self) -> tuple[Sequence[Node], Scalars]:
-        """The graphs of the file as they stand in it."""
+    def _tree(self) -> tuple[Sequence[Node], Sequence[int], Scalars]:
+        """The graphs of the file as they stand in it, and the number of the first op of each."""
         if self._read_tree is None:
             self._check_file()
             root, _, scalars = graph_tree(read_graph_bytes(self._path), self._path)
-            self._read_tree = graph_nodes(root, self._path), scalars
+            nodes = graph_nodes(root, self._path)
+            starts = list(accumulate((len(node.get("op", ())) for node in nodes), initial=0))
+            self._read_tree = nodes, starts[:-1], scalars
         return self._read_tree
 
     def _check_file(self) -> None:

@@ -22,9 +22,12 @@ from precision_tool.lib.messages.errors import FormatError
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(rb"[ \t\n\r]*+")
+_BRACKET = re.compile(rb"[\[\]{}]")
+#: A string, or what a piece has of it.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _DECODER = json.JSONDecoder(strict=False)
-#: Bytes that a list or an object, and a scalar, is looked for in at first; then in twice as many.
-_PIECE, _SCALAR_PIECE = 1 << 13, 1 << 7
+#: Bytes that a scalar is looked for in at first, and a list or an object if the last took less; then in twice as many.
+_PIECE = 1 << 7
 #: An error, or the end of a number, so near to the end of a piece of a text that goes on may be one of the piece, which
 #: cuts off a word or an escape. The longest are `-Infinity` and a pair of surrogates.
 _LONGEST_TOKEN = 12
@@ -79,8 +82,8 @@ class _JsonText:
     def __init__(self, data: bytes, source: str) -> None:
         self._data, self._source = data, source
         self._starts, self._ends = array("q"), array("q")
-        #: Ops, and values around them.
-        self._values = 0
+        #: Ops and values around them, and the bytes that the last list or object was found in.
+        self._values, self._last_size = 0, _PIECE
 
     def frame(self) -> bytes:
         """Check the text, and return it with the number of an op in place of each.
@@ -168,7 +171,8 @@ class _JsonText:
         """A value, with a character a byte, and where it ends."""
         self._values += 1
         refuse_many_ops(self._source, self._values, at, len(self._data), TEXT_OP_SHARE)
-        size = _PIECE if self._data[at : at + 1] in (b"{", b"[") else _SCALAR_PIECE
+        is_scalar = self._data[at : at + 1] not in (b"{", b"[")
+        size = _PIECE if is_scalar else self._last_size
         while True:
             piece = self._data[at : at + size]
             is_last = at + len(piece) == len(self._data)
@@ -176,6 +180,8 @@ class _JsonText:
             try:
                 value, length = _DECODER.raw_decode(piece.decode("latin-1"))
                 if is_last or length + _LONGEST_TOKEN <= len(piece):
+                    if not is_scalar:
+                        self._last_size = max(_PIECE, length + length // 4)
                     return value, at + length
             except JSONDecodeError as error:
                 is_cut = error.msg.startswith("Unterminated string") or error.pos + _LONGEST_TOKEN > len(piece)
@@ -184,16 +190,29 @@ class _JsonText:
             size *= 2
 
     def _refuse_large(self, piece: bytes) -> None:
-        """Raise FormatError if the tree of a piece takes more memory than an op may, and than twice the text."""
+        """Raise FormatError if the tree of the value that begins a piece takes more memory than an op may.
+
+        In a very large text it may take twice that of the text.
+        """
         limit = max(OP_MEMORY, 2 * len(self._data))
-        if len(piece) * max(JSON_COSTS.values()) > limit:
-            needed = cost_of(piece, JSON_COSTS)
+        if len(piece) * max(JSON_COSTS.values()) > limit and cost_of(piece, JSON_COSTS) > limit:
+            needed = cost_of(_first_value(_STRING.sub(b"", piece)), JSON_COSTS)
             if needed > limit:
                 raise out_of_proportion(self._source, len(self._data), needed, limit)
 
     def _after_space(self, at: int) -> int:
         match = _SPACE.match(self._data, at)
         return match.end() if match else at
+
+
+def _first_value(bare: bytes) -> bytes:
+    """The list or object that begins a text without strings, or all of the text where it does not end in it."""
+    depth = 0
+    for match in _BRACKET.finditer(bare):
+        depth += 1 if match[0] in b"{[" else -1
+        if depth <= 0:
+            return bare[: match.end()]
+    return bare
 
 
 def cost_of(text: bytes, costs: Mapping[bytes, int]) -> int:

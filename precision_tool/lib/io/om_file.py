@@ -18,13 +18,12 @@ from precision_tool.lib.io.wire import (
     FIELD_BYTES,
     FIELD_SHARE,
     MAX_GRAPH_FIELDS,
-    MAX_GRAPH_OPS,
-    OP_BYTES,
     OP_MEMORY,
     OP_SHARE,
     WINDOW,
     WireReader,
     out_of_proportion,
+    refuse_many_ops,
 )
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
@@ -345,13 +344,13 @@ class _Model:
         self.renamed: dict[bytes, bytes] = {}
         #: How far ops were read once, the fields in these, and the attributes that were lost.
         self._read_to, self._fields, self._lost = part.start, 0, 0
-        wire = WireReader(
-            source.path, part.stop, source.read_at, max_fields=MAX_GRAPH_OPS, field_share=OP_SHARE, field_bytes=OP_BYTES
-        )
+        wire = WireReader(source.path, part.stop, source.read_at, max_fields=_MOST_FIELDS, field_share=OP_SHARE)
         with self._in_part():
             self.root = _FRAME_SCHEMA.read(wire, part.start, part.stop, "ModelDef")
+            self.graphs: list[dict[str, Any]] = self.root.get("graph", [])
+            count = sum(len(graph.get("op", ())) for graph in self.graphs)
+            refuse_many_ops(source.path, count, part.stop, part.stop, OP_SHARE)
         self._lists, self._note = _take_lists(self.root)
-        self.graphs: list[dict[str, Any]] = self.root.get("graph", [])
         if self._lists is not None:
             self._lost = self._lists.restore(self.root)
         for graph in self.graphs:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from precision_tool.lib.io.lazy_nodes import LazyNodes
-from precision_tool.lib.io.wire import FIELD_BYTES, OP_MEMORY, TEXT_OP_SHARE, out_of_proportion, refuse_many_ops
+from precision_tool.lib.io.wire import OP_MEMORY, TEXT_OP_SHARE, out_of_proportion, refuse_many_ops
 from precision_tool.lib.messages import Message as CatalogueMessage
 from precision_tool.lib.messages.errors import FormatError, shown
 
@@ -65,12 +65,18 @@ _CLOSERS = {"{": "}", "<": ">"}
 _LIST_CLOSERS = {"{": "\0}", "<": "\0>"}
 _NEVER = "\0\0"
 
+#: Bytes of memory that a scalar takes, and how many more of them a block takes.
+_VALUE_BYTES, _BLOCK_VALUES = 120, 3
+#: So many commas in a list may be in its strings.
+_FEW_COMMAS = 1000
+
 #: An open block: what it lies in, what closes that, its field name, and where it is opened.
 _Frame: TypeAlias = tuple[Message, str, str, int]
 
 _WS_RE, _NAME_RE = re.compile(_WS), re.compile(_NAME)
 _LIST_ITEM_RE = re.compile(rf"{_WS},?+{_WS}({_SCALAR})", re.DOTALL)
 _SCALAR_RE = re.compile(_SCALAR, re.DOTALL)
+_STRING_RE = re.compile(STRING, re.DOTALL)
 _NEXT_STRING_RE = re.compile(rf"{_WS}({STRING})", re.DOTALL)
 _OPEN_STRING_RE = re.compile(r"""(?:"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+|'[^'\\\n]*+(?:\\[^\n][^'\\\n]*+)*+)\\?+""")
 _GLIMPSE_RE = re.compile(r"[A-Za-z0-9_.+-]{1,20}|[^\x00-\x7f]{1,8}|.", re.DOTALL)
@@ -158,22 +164,23 @@ class _Parser:
         frames: list[_Frame] = []
         # With lazy blocks so many values are kept, and of such a block while it is open: `end` is the number of the
         # first token that is one too many, `left` says how many more there may be when the block is closed.
-        lazy, most = self.lazy, max(OP_MEMORY, 2 * len(self.text)) // FIELD_BYTES if self.lazy else sys.maxsize
+        lazy, most = self.lazy, max(OP_MEMORY, 2 * len(self.text)) // _VALUE_BYTES if self.lazy else sys.maxsize
         end, left, content, blocks = most, 0, 0, 0
         for number, match in enumerate(_TOKEN.finditer(self.text, self.start)):
             name, value, mark = match.groups()
             if name:
                 opened = value[-1]
                 if opened == "]":
-                    end -= value.count(",")
+                    end -= _commas(value)
                 if number >= end:
                     size, kept = len(self.text), most + number - end + 1
-                    needed, limit = kept * FIELD_BYTES * size / match.end(), most * FIELD_BYTES
+                    needed, limit = kept * _VALUE_BYTES * size / match.end(), most * _VALUE_BYTES
                     raise out_of_proportion(self.source, size, needed, limit)
                 if opened == "{" or opened == "<":
                     if len(frames) == MAX_DEPTH:
                         raise self._error(match.start(1), "io.proto.deep", limit=MAX_DEPTH)
                     frames.append((node, closer, name, match.start(1)))
+                    end -= _BLOCK_VALUES
                     if name == lazy and self._is_lazy(frames):
                         end, left, content = number + most, end - number, match.end()
                     child: Message = {}
@@ -294,6 +301,14 @@ class _Parser:
             if not self.text.startswith(",", position):
                 return position, "comma"
             position += 1
+
+
+def _commas(scalars: str) -> int:
+    """Return how many commas separate the scalars of a list; of a short one those in its strings count too."""
+    count = scalars.count(",")
+    if count > _FEW_COMMAS:
+        count -= sum(string[0].count(",") for string in _STRING_RE.finditer(scalars))
+    return count
 
 
 def _pieces(pattern: re.Pattern[str], token: str, position: int = 0) -> Iterator[str]:

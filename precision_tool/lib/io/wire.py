@@ -21,7 +21,7 @@ MEMORY, BYTES_PER_SECOND = 500_000_000, 50_000_000
 #: ones have one for 6 to 8.
 FIELD_BYTES, MAX_GRAPH_FIELDS, FIELD_SHARE = 250, 1 << 18, 5
 #: Bytes of memory that an op, or what is around the ops, may take, and more in a very large text.
-OP_MEMORY = MEMORY // 4
+OP_MEMORY = MEMORY // 2
 #: Bytes of memory that make as many seconds as an op; ops in any case, and one more for so many bytes: real graphs have
 #: one for 300 and more in text, for 150 and more in an offline model.
 OP_BYTES, MAX_GRAPH_OPS, TEXT_OP_SHARE, OP_SHARE = 2000, MEMORY // 2000, 250, 100
@@ -46,8 +46,7 @@ class WireReader:
     """Walks the fields of messages in a file. Length-delimited values are given as spans, not read.
 
     It walks so many fields and no more: bytes that are no message, but look like one, may be a gigabyte. With
-    `field_share` it walks one more for each so many bytes, and counts numbers in a row as fields; a field takes
-    `field_bytes` of memory, or of time.
+    `field_share` it walks one more for each so many bytes, and counts two numbers in a row as a field.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class WireReader:
         max_fields: int = MAX_FIELDS,
         window: int = WINDOW,
         field_share: int = 0,
-        field_bytes: int = FIELD_BYTES,
     ) -> None:
         """`read_at` gives so many bytes from an offset; nothing from `size` on is read."""
         self.path, self.size = path, size
@@ -66,7 +64,7 @@ class WireReader:
         self._window = b""
         self._window_start, self._most = 0, window
         self._max_fields = self._fields_left = max_fields
-        self._first_fields, self._field_share, self._field_bytes = max_fields, field_share, field_bytes
+        self._first_fields, self._field_share = max_fields, field_share
 
     @property
     def fields_walked(self) -> int:
@@ -155,8 +153,8 @@ class WireReader:
             raise FormatError.of(self.path, "io.wire.fields", offset=position, limit=self._max_fields)
         more = self._first_fields + position // self._field_share - self._max_fields
         if more <= 0:
-            needed = self._max_fields * self._field_bytes * self.size / max(position, 1)
-            limit = self._field_bytes * max(self._first_fields, self.size / self._field_share)
+            needed = self._max_fields * FIELD_BYTES * self.size / max(position, 1)
+            limit = FIELD_BYTES * max(self._first_fields, self.size / self._field_share)
             raise out_of_proportion(self.path, self.size, needed, limit)
         self._max_fields += more
         self._fields_left = more - 1
@@ -176,7 +174,7 @@ class WireReader:
             return [struct.unpack("<Q" if kind == FIXED64 else "<I", self.bytes_at(value, stop))[0]]
         numbers: List[int] = []
         while value < stop and len(numbers) < limit:
-            if self._field_share:
+            if self._field_share and len(numbers) % 2:
                 self._fields_left -= 1
                 if self._fields_left < 0:
                     self._allow_more(value)
