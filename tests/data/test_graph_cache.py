@@ -408,6 +408,18 @@ def test_attributes_of_an_op_are_those_of_a_full_parse_and_only_what_is_asked_fo
 # --- heads of ops, in pieces ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("piece", [7, 64, 1 << 20])
+def test_heads_of_ops_that_do_not_begin_with_their_names(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(ge_graph_lines, "_BLOCK", piece)
+    usual, nameless, empty = 'name: "a"\n    type: "A"', 'id: 5\n    type: "B"', ""
+    ops = [f"  op {{\n    {body}\n  }}\n".replace("    \n", "") for body in (usual, nameless, empty, usual, empty)]
+    graph.write_text('graph {\n  name: "main"\n' + "".join(ops) + "}\n")
+    assert list(skim_ops(graph)) == [(op.name, op.type) for op in load_graph_file(graph).ops]
+    assert list(skim_ops(graph)) == [("a", "A"), ("", "B"), ("", ""), ("a", "A"), ("", "")]
+
+
 @pytest.mark.parametrize("block", [7, 16, 64, 1 << 20])
 def test_heads_of_ops_are_found_across_pieces(graph: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr("precision_tool.lib.io.ge_graph_partial._BLOCK", block)

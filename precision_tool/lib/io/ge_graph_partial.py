@@ -79,7 +79,8 @@ def skim_graph_file(path: str | PurePath) -> GraphSkim:
 
 
 _QUOTED = r'("[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")'
-_OP_HEAD = re.compile(rf"\n  op \{{\n    name: {_QUOTED}(?>(?:\n    type: {_QUOTED})?)(?=\n)".encode())
+#: Of an op that begins otherwise both groups are empty.
+_OP_HEAD = re.compile(rf"\n  op \{{\n(?:    name: {_QUOTED}(?>(?:\n    type: {_QUOTED})?)(?=\n)|)".encode())
 _OP_START = b"\n  op {"
 _BLOCK = 4 << 20
 #: The name and the type of an op are never longer than this together.
@@ -116,12 +117,26 @@ def _op_heads(file: StoredFile) -> Iterator[tuple[str, str]]:
         for match in _OP_HEAD.finditer(rest):
             if match.start() >= last:
                 break
+            if match[1] is None:
+                yield from _odd_head(rest[match.start() : rest.find(_OP_END, match.end() - 1) + len(_OP_END)])
+                continue
             try:
                 head = _text_token(match[1]), _text_token(match[2] or b'""')
             except FormatError as error:
                 raise error.at(file.path) from None
             yield head
         rest = rest[last:]
+
+
+def _odd_head(block: bytes) -> Iterator[tuple[str, str]]:
+    """Name and type of an op that does not begin with its name; nothing of one that is damaged or not whole."""
+    with suppress(FormatError):
+        node: Any = proto_text.parse_proto_text(block)
+        for op in node.get("op", ()):
+            yield (
+                proto_text.string_of(op["name"][-1]) if "name" in op else "",
+                proto_text.string_of(op["type"][-1]) if "type" in op else "",
+            )
 
 
 def _text_token(token: bytes) -> str:
