@@ -559,9 +559,12 @@ def load_graph_file(path: str | PurePath) -> GraphFile:
     return load_graph_bytes(read_graph_bytes(name), name)
 
 
-def load_graph_bytes(data: bytes, path: str) -> GraphFile:
-    """Like `load_graph_file`, for the contents of the file; `path` names it."""
+def load_graph_bytes(
+    data: bytes, path: str, keep: Keep = tuple, attrs_of_op: Callable[[], Mapping[str, Any]] | None = None
+) -> GraphFile:
+    """Like `load_graph_file`, for the contents of the file; `path` names it, the rest is of `GraphBuilder.graph`."""
     root, notes, scalars = graph_tree(data, path)
+    builder = GraphBuilder(scalars, path)
     with proto_text.paused_gc():
-        graphs = tuple(GraphBuilder(scalars, path).graph(node) for node in graph_nodes(root, path))
+        graphs = tuple(builder.graph(node, keep, attrs_of_op) for node in graph_nodes(root, path))
     return GraphFile(path=path, graphs=graphs, notes=notes())

@@ -24,6 +24,7 @@ from precision_tool.lib.io.ge_graph import (
     attr_nodes,
     graph_nodes,
     graph_tree,
+    load_graph_bytes,
     load_graph_file,
     read_graph_bytes,
 )
@@ -133,10 +134,9 @@ def _odd_head(block: bytes) -> Iterator[tuple[str, str]]:
     with suppress(FormatError):
         node: Any = proto_text.parse_proto_text(block)
         for op in node.get("op", ()):
-            yield (
-                proto_text.string_of(op["name"][-1]) if "name" in op else "",
-                proto_text.string_of(op["type"][-1]) if "type" in op else "",
-            )
+            if isinstance(op, dict):
+                name, kind = (proto_text.string_of(op[field][-1]) if field in op else "" for field in ("name", "type"))
+                yield name, kind
 
 
 def _text_token(token: bytes) -> str:
@@ -313,14 +313,8 @@ def load_graph_lines(data: bytes, path: str, check: Signature, keep: Keep = tupl
 
 def load_graph_ops(data: bytes, path: str, check: Signature, keep: Keep = tuple) -> GraphFile:
     """The graph of a file of any format; like `load_graph_lines`, but for the time and the memory that it takes."""
-    root, notes, scalars = graph_tree(data, path)
     source, numbers = AttrSource(path, check), count()
-    builder = GraphBuilder(scalars, path)
-    with proto_text.paused_gc():
-        graphs = tuple(
-            builder.graph(node, keep, lambda: LazyAttrs(source, next(numbers))) for node in graph_nodes(root, path)
-        )
-    return GraphFile(path=path, graphs=graphs, notes=notes())
+    return load_graph_bytes(data, path, keep, lambda: LazyAttrs(source, next(numbers)))
 
 
 def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int, int]]]:

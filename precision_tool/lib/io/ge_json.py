@@ -128,37 +128,32 @@ class _JsonText:
 
     def _items(self, at: int, item: Callable[[int], int]) -> int:
         """A list of items, or one of them alone."""
-        if self._data[at : at + 1] != b"[":
-            return item(at)
-        at = self._after_space(at + 1)
-        if self._data[at : at + 1] == b"]":
-            return at + 1
-        while True:
-            at = self._after_space(item(at))
-            mark = self._data[at : at + 1]
-            if mark == b"]":
-                return at + 1
-            if mark != b",":
-                raise JSONDecodeError("Expecting ',' delimiter", "", at)
-            at = self._after_space(at + 1)
+        return self._parts(at, b"]", item) if self._data[at : at + 1] == b"[" else item(at)
 
     def _object(self, at: int, readers: Mapping[str, Callable[[int], int]]) -> int:
         """An object, whose members of these names are left to readers; or another value."""
         if self._data[at : at + 1] != b"{":
             return self._value(at)
+        return self._parts(at, b"}", lambda start: self._member(start, readers))
+
+    def _member(self, at: int, readers: Mapping[str, Callable[[int], int]]) -> int:
+        if self._data[at : at + 1] != b'"':
+            raise JSONDecodeError("Expecting property name enclosed in double quotes", "", at)
+        name, at = self._decoded(at)
+        at = self._after_space(at)
+        if self._data[at : at + 1] != b":":
+            raise JSONDecodeError("Expecting ':' delimiter", "", at)
+        return readers.get(name, self._value)(self._after_space(at + 1))
+
+    def _parts(self, at: int, closer: bytes, part: Callable[[int], int]) -> int:
+        """What stands in brackets: nothing, or parts with commas between them."""
         at = self._after_space(at + 1)
-        if self._data[at : at + 1] == b"}":
+        if self._data[at : at + 1] == closer:
             return at + 1
         while True:
-            if self._data[at : at + 1] != b'"':
-                raise JSONDecodeError("Expecting property name enclosed in double quotes", "", at)
-            name, at = self._decoded(at)
-            at = self._after_space(at)
-            if self._data[at : at + 1] != b":":
-                raise JSONDecodeError("Expecting ':' delimiter", "", at)
-            at = self._after_space(readers.get(name, self._value)(self._after_space(at + 1)))
+            at = self._after_space(part(at))
             mark = self._data[at : at + 1]
-            if mark == b"}":
+            if mark == closer:
                 return at + 1
             if mark != b",":
                 raise JSONDecodeError("Expecting ',' delimiter", "", at)

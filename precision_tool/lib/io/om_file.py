@@ -22,8 +22,8 @@ from precision_tool.lib.io.wire import (
     OP_SHARE,
     WINDOW,
     WireReader,
-    out_of_proportion,
     refuse_many_ops,
+    too_many_fields,
 )
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
@@ -382,10 +382,9 @@ class _Model:
         """Add the fields of an op; FormatError where there are too many for what was read up to now."""
         self._fields += fields
         if self._fields > MAX_GRAPH_FIELDS + self._read_to // FIELD_SHARE:
-            size = self._part.stop
-            needed = self._fields * FIELD_BYTES * size / self._read_to
-            limit = FIELD_BYTES * max(MAX_GRAPH_FIELDS, size / FIELD_SHARE)
-            raise out_of_proportion(self._source.path, size, needed, limit)
+            raise too_many_fields(
+                self._source.path, self._fields, self._read_to, self._part.stop, MAX_GRAPH_FIELDS, FIELD_SHARE
+            )
 
     @contextmanager
     def _in_part(self) -> Iterator[None]:

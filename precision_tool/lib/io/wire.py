@@ -42,6 +42,15 @@ def refuse_many_ops(path: str, count: int, done: int, size: int, share: int) -> 
         raise out_of_proportion(path, size, count * OP_BYTES * size / done, most * OP_BYTES)
 
 
+def too_many_fields(path: str, count: int, done: int, size: int, first: int, share: int) -> FormatError:
+    """Return the error of a file of `size` bytes with so many fields in the first `done`.
+
+    It may have `first` of them, and one for `share` bytes.
+    """
+    needed = count * FIELD_BYTES * size / max(done, 1)
+    return out_of_proportion(path, size, needed, FIELD_BYTES * max(first, size / share))
+
+
 class WireReader:
     """Walks the fields of messages in a file. Length-delimited values are given as spans, not read.
 
@@ -153,9 +162,9 @@ class WireReader:
             raise FormatError.of(self.path, "io.wire.fields", offset=position, limit=self._max_fields)
         more = self._first_fields + position // self._field_share - self._max_fields
         if more <= 0:
-            needed = self._max_fields * FIELD_BYTES * self.size / max(position, 1)
-            limit = FIELD_BYTES * max(self._first_fields, self.size / self._field_share)
-            raise out_of_proportion(self.path, self.size, needed, limit)
+            raise too_many_fields(
+                self.path, self._max_fields, position, self.size, self._first_fields, self._field_share
+            )
         self._max_fields += more
         self._fields_left = more - 1
 
